@@ -1,0 +1,37 @@
+/* Where a block's numbers stand in memory. Shared by the forward pass, the pool and the links.
+ *
+ * One plane a (layer, K or V): plane p = 2 * layer + (0 for K, 1 for V); planes follow one another,
+ * each holds all blocks of the pool:
+ *
+ *     offset(layer, kv, block) = ((2 * layer + kv) * n_blocks + block) * block_bytes
+ *
+ * Inside a block: [kv_head] runs of head_bytes = block_tokens * head_dim * elem_bytes; K runs are
+ * [token / 16][dim][16], V runs [token][dim]. So a head range of a block is one run, blocks that
+ * are neighbours in the pool are one run, and a block of 32 tokens is, head by head, two blocks of
+ * 16 tokens one after the other. */
+#ifndef SLUICE_KV_LAYOUT_H
+#define SLUICE_KV_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define KV_LAYOUT_GROUP 16 /* block_tokens is a multiple of this (kernel.h: KV_GROUP) */
+
+struct kv_layout {
+    uint32_t n_layers;    /* layers of this rank */
+    uint32_t first_layer; /* global index of its first layer */
+    uint32_t kv_heads;
+    uint32_t head_dim;
+    uint32_t elem_bytes; /* 4: float32, 2: float16 */
+    uint32_t block_tokens;
+    uint32_t n_blocks;
+};
+
+uint64_t kv_layout_head_bytes(const struct kv_layout *l);
+uint64_t kv_layout_block_bytes(const struct kv_layout *l); /* one block of one plane */
+uint64_t kv_layout_token_bytes(const struct kv_layout *l); /* one token over all layers, K and V */
+uint64_t kv_layout_pool_bytes(const struct kv_layout *l);
+/* Offset of a block in plane (layer local to this rank, kv 0 or 1). */
+uint64_t kv_layout_offset(const struct kv_layout *l, uint32_t layer, uint32_t kv, uint32_t block);
+
+#endif
