@@ -43,8 +43,8 @@ int log_parse_level(enum log_level *out, const char *text)
         const char *name;
         enum log_level level;
     } names[] = {
-        { "debug", LOG_DEBUG }, { "trace", LOG_DEBUG }, { "notset", LOG_DEBUG },
-        { "info", LOG_INFO },   { "warn", LOG_WARNING }, { "warning", LOG_WARNING },
+        { "debug", LOG_DEBUG }, { "trace", LOG_DEBUG },    { "notset", LOG_DEBUG },
+        { "info", LOG_INFO },   { "warn", LOG_WARNING },   { "warning", LOG_WARNING },
         { "error", LOG_ERROR }, { "critical", LOG_ERROR },
     };
 

@@ -387,11 +387,33 @@ static int distance(const char *a, const char *b)
     return row[na % 3][nb];
 }
 
+/* A name further away than this is no typing error. */
+static int limit_for(const char *name)
+{
+    return 3 + (int)strlen(name) / 5;
+}
+
+const char *opts_nearest_word(const char *const *words, size_t n, const char *name)
+{
+    const char *best_word = NULL;
+    int best = limit_for(name);
+
+    for (size_t i = 0; i < n; i++) {
+        int d = distance(name, words[i]);
+
+        if (d < best) {
+            best = d;
+            best_word = words[i];
+        }
+    }
+    return best_word;
+}
+
 const char *opts_nearest(const struct opt_spec *specs, const char *name)
 {
     static _Thread_local char best_name[OPTS_MAX_NAME];
     char plain[OPTS_MAX_NAME], w[OPTS_MAX_NAME];
-    int best = 3 + (int)strlen(name) / 5; /* a name further away than this is no typing error */
+    int best = limit_for(name);
     bool found = false;
 
     normalize(plain, sizeof plain, name, strcspn(name, "="));

@@ -67,5 +67,7 @@ void opts_help(const struct opt_spec *specs, const char *usage);
 
 /* The name in specs nearest to `name` by edit distance; NULL if none is near. */
 const char *opts_nearest(const struct opt_spec *specs, const char *name);
+/* The same among n words, for the keys of JSON options. Borrowed from words. */
+const char *opts_nearest_word(const char *const *words, size_t n, const char *name);
 
 #endif

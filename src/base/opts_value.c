@@ -236,7 +236,7 @@ static int store_json_part(json_t **out, const char *name, const char *path, con
     json_t *v, *at;
     int st;
 
-    if (path[0] == '\0' || path[strlen(path) - 1] == '.' || strstr(path, ".."))
+    if (path[0] == '\0' || path[0] == '.' || path[strlen(path) - 1] == '.' || strstr(path, ".."))
         return err_set(e, ERR_INVAL, "%s: an empty name between dots", name);
     if (!*out && !(*out = json_object()))
         return ERR_NOMEM;
