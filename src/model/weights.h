@@ -1,0 +1,67 @@
+/* Every tensor of a checkpoint by name, whichever container it came in: a GGUF file, or the
+ * safetensors files of a HuggingFace folder. Names are HuggingFace's; a GGUF file's are translated
+ * by the architecture's table. Files are mapped and stay so until weights_close. */
+#ifndef SLUICE_MODEL_WEIGHTS_H
+#define SLUICE_MODEL_WEIGHTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "model/tensor.h"
+
+struct err;
+struct gguf;
+struct map;
+
+#define WEIGHTS_MAX_FILES 4096
+
+/* "blk.N.<gguf>" is "model.layers.N.<hf>" where layer is set, else whole names. */
+struct weight_name {
+    bool layer;
+    const char *gguf;
+    const char *hf;
+};
+
+struct weight {
+    struct tensor t;
+    const char *file; /* path, for messages */
+    const struct map *map;
+    bool skip; /* belongs to a layer that this stage does not hold */
+    bool used;
+};
+
+struct weights {
+    struct weight *w; /* sorted by name */
+    size_t n;
+    struct weights_file *files;
+    size_t n_files;
+    char **own_names; /* [n]: translated names of a GGUF file, or NULL */
+    const char *path; /* what was opened; borrowed */
+    bool gguf;
+};
+
+/* path is a .gguf file. Names are the file's own until weights_translate, whose table ends with an
+ * entry whose gguf is NULL; a name that is not in the table stays as it is. */
+int weights_open_gguf(struct weights **out, const char *path, struct err *e);
+int weights_translate(struct weights *w, const struct weight_name *names, struct err *e);
+/* path is a folder: the files that its model.safetensors.index.json names, else all *.safetensors. */
+int weights_open_dir(struct weights **out, const char *path, struct err *e);
+void weights_close(struct weights *w); /* NULL is fine */
+
+/* The metadata of a GGUF checkpoint; NULL for a folder. */
+const struct gguf *weights_gguf(const struct weights *w);
+
+/* NULL if there is none of that name. */
+struct weight *weights_find(const struct weights *w, const char *name);
+
+/* The layer number in "model.layers.N....", or -1. */
+long weights_layer_of(const char *name);
+/* Marks what lies outside layers [first, first + n). */
+void weights_select(struct weights *w, uint32_t first, uint32_t n);
+/* Bytes of what is not marked. */
+uint64_t weights_bytes(const struct weights *w);
+/* Its pages are not needed any more. */
+void weights_drop(const struct weight *w);
+
+#endif

@@ -1,0 +1,143 @@
+/* A request's logits depend on its own tokens only: not on how the prompt is cut into steps, not on
+ * the pool's block size or which blocks it was given, not on what else is in the step. Compared bit
+ * by bit, every position, at both dtypes.
+ *
+ *     golden_invariance tiny | smollm2 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rand.h"
+#include "rig.h"
+
+#define N_IDS 150u
+#define STEP  256u
+
+static int32_t ids[N_IDS];
+static const char *path;
+static uint32_t vocab;
+
+static void make_ids(uint64_t seed)
+{
+    for (uint32_t i = 0; i < N_IDS; i++)
+        ids[i] = (int32_t)(rand_uniform(seed, i, 1) * vocab);
+}
+
+static void open_rig(struct rig *r, enum model_dtype dtype, uint32_t block, uint64_t shuffle)
+{
+    struct rig_options o = {
+        .path = path,
+        .dtype = dtype,
+        .block_tokens = block,
+        .pool_tokens = 8 * N_IDS,
+        .max_tokens = STEP,
+        .max_logits = N_IDS,
+        .shuffle = shuffle,
+    };
+
+    rig_open(r, &o);
+    vocab = model_config(r->m)->vocab;
+}
+
+/* Logits of rows [from, from + n) of the last step into out. */
+static void keep(struct rig *r, float *out, uint32_t from, uint32_t n)
+{
+    uint32_t rows[N_IDS];
+
+    for (uint32_t i = 0; i < n; i++)
+        rows[i] = from + i;
+    memcpy(out, rig_logits(r, rows, n), (size_t)n * vocab * sizeof *out);
+}
+
+/* The prompt in steps of `chunk`, all logits to out. */
+static void run_chunks(struct rig *r, uint32_t chunk, float *out)
+{
+    struct rig_seq s;
+
+    rig_seq_init(r, &s, N_IDS);
+    for (uint32_t at = 0; at < N_IDS; at += chunk) {
+        struct rig_feed f = { &s, ids + at, N_IDS - at < chunk ? N_IDS - at : chunk };
+
+        rig_step(r, &f, 1);
+        keep(r, out + (size_t)at * vocab, 0, f.n);
+    }
+    rig_seq_finish(&s);
+    rig_forget(r);
+}
+
+static void check_same(const float *want, const float *got, const char *what, uint32_t value,
+                       enum model_dtype dtype)
+{
+    size_t n = (size_t)N_IDS * vocab;
+
+    expect(memcmp(want, got, n * sizeof *want) == 0, "%s: %s %u changes logits by up to %g",
+           dtype == MODEL_DTYPE_AUTO ? "auto" : "float32", what, value, max_diff(want, got, n));
+}
+
+/* The prompt's chunks beside a sequence that decodes and others that prefill. */
+static void run_with_neighbours(struct rig *r, float *out)
+{
+    struct rig_seq s, decode, other, third;
+
+    rig_seq_init(r, &s, N_IDS);
+    rig_seq_init(r, &decode, N_IDS);
+    rig_seq_init(r, &other, N_IDS);
+    rig_seq_init(r, &third, N_IDS);
+    rig_prefill(r, &decode, ids + 3, 40, 0);
+    for (uint32_t at = 0; at < N_IDS; at += 50) {
+        struct rig_feed f[] = {
+            { &decode, ids + at, 1 },
+            { &other, ids + 1, 33 },
+            { &s, ids + at, 50 },
+            { &third, ids + 20, 17 },
+        };
+
+        rig_step(r, f, 4);
+        keep(r, out + (size_t)at * vocab, 34, 50);
+    }
+    rig_seq_finish(&s);
+    rig_seq_finish(&decode);
+    rig_seq_finish(&other);
+    rig_seq_finish(&third);
+    rig_forget(r);
+}
+
+static void check_dtype(enum model_dtype dtype)
+{
+    static const uint32_t chunks[] = { 1, 7, 16, 100 }, blocks[] = { 16, 32, 128 };
+    float *want, *got;
+    struct rig r;
+
+    open_rig(&r, dtype, 16, 0);
+    make_ids(7);
+    want = malloc((size_t)N_IDS * vocab * sizeof *want);
+    got = malloc((size_t)N_IDS * vocab * sizeof *got);
+    run_chunks(&r, N_IDS, want);
+    for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
+        run_chunks(&r, chunks[i], got);
+        check_same(want, got, "chunks of", chunks[i], dtype);
+    }
+    rig_close(&r);
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
+        open_rig(&r, dtype, blocks[i], 1 + i);
+        run_chunks(&r, N_IDS, got);
+        check_same(want, got, "blocks of", blocks[i], dtype);
+        run_chunks(&r, 49, got);
+        check_same(want, got, "chunks of 49 in blocks of", blocks[i], dtype);
+        run_with_neighbours(&r, got);
+        check_same(want, got, "neighbours in blocks of", blocks[i], dtype);
+        rig_close(&r);
+    }
+    free(want);
+    free(got);
+}
+
+int main(int argc, char **argv)
+{
+    bool tiny = argc > 1 && strcmp(argv[1], "tiny") == 0;
+
+    path = tiny ? golden_path("models/llama_tiny") : golden_model();
+    check_dtype(MODEL_DTYPE_FLOAT32);
+    check_dtype(MODEL_DTYPE_AUTO);
+    return failures();
+}
