@@ -1,0 +1,34 @@
+/* How UCX is set up: which interface, which transports, where its log goes. Internal to comm/. */
+#ifndef SLUICE_COMM_LINK_CONFIG_H
+#define SLUICE_COMM_LINK_CONFIG_H
+
+#include <netinet/in.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <ucp/api/ucp.h>
+
+struct err;
+
+union link_address {
+    struct sockaddr sa;
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
+    struct sockaddr_storage any;
+};
+
+#define LINK_NAME_MAX 80 /* "[address]:port" */
+
+/* A numeric address or a name; the first IPv4 answer, else the first. ERR_NOTFOUND with a sentence. */
+int link_resolve(union link_address *out, const char *host, uint16_t port, struct err *e);
+void link_address_name(char out[LINK_NAME_MAX], const union link_address *a);
+uint16_t link_address_port(const union link_address *a);
+socklen_t link_address_len(const union link_address *a);
+
+/* A context whose traffic uses the interface that owns addr. ERR_INVAL: it is no address of this host;
+ * ERR_UNSUPPORTED: not one that UCX can serve. The sentence names it. */
+int link_context_create(ucp_context_h *out, const union link_address *addr, struct err *e);
+
+/* The status that stands for a UCX one. */
+int link_status(ucs_status_t st);
+
+#endif
