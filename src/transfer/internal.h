@@ -1,0 +1,213 @@
+/* The inside of struct transfer, shared by the files of this folder.
+ *
+ * transfer.c   the object, its thread, mailbox, memory
+ * conn.c       connections: handshake, dispatch of messages
+ * serve.c      producer: reads in progress, one for each PULL granted
+ * pull.c       consumer: jobs, one for each transfer_pull, _release_remote, _probe
+ * receive.c    consumer: what a producer grants and sends
+ * calls.c      the functions of transfer.h that other threads call, into the mailbox and the leases
+ *
+ * Everything here runs on the comm thread, except what says otherwise; what other threads reach
+ * (inbox, leases, stats, stop) is under `lock`, which is never held across a callback or a send. */
+#ifndef SLUICE_TRANSFER_INTERNAL_H
+#define SLUICE_TRANSFER_INTERNAL_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "comm/link.h"
+#include "transfer/handshake.h"
+#include "transfer/lease.h"
+#include "transfer/message.h"
+#include "transfer/plan.h"
+#include "transfer/transfer.h"
+
+#define TRANSFER_HOST_MAX    256
+#define TRANSFER_JOBS_MAX    4096         /* pulls, releases and probes at a time */
+#define TRANSFER_READS_MAX   4096         /* pulls served at a time */
+#define TRANSFER_SENT_BYTES  (512u << 10) /* of a DATA, unless one piece is larger */
+#define TRANSFER_READ_BYTES  (2u << 20)   /* that one DATA lets a consumer read in place */
+#define TRANSFER_CREDITS     4            /* DATA on their way for one pull */
+#define TRANSFER_CREDITS_MAX 64           /* that a producer grants */
+#define TRANSFER_SPARE_MAX   8            /* bulk buffers kept for reuse */
+#define TRANSFER_ROUND       4            /* batches made between two looks at the link */
+
+/* ---- conn.c ---- */
+
+enum conn_state {
+    CONN_GREETING, /* HELLO or WELCOME is due */
+    CONN_PROVING,  /* PROVE or READY is due */
+    CONN_READY,
+    CONN_REFUSED, /* the peer was told why; it should close */
+};
+
+struct conn {
+    struct transfer *t;
+    struct link_peer *link;
+    struct conn *next;
+    bool incoming; /* we are the producer on it, else the consumer */
+    enum conn_state state;
+    struct handshake handshake;
+    struct identity peer;
+    char host[TRANSFER_HOST_MAX]; /* outgoing: whom it was made to */
+    uint16_t port;
+    double deadline;  /* of the handshake, or of the peer's leaving */
+    double heard;     /* when the last message came */
+    struct err why;   /* the sentence of the failure */
+    const void *pool; /* the producer's, mapped; NULL: cannot be read in place */
+    uint64_t pool_bytes;
+    uint64_t bulk_expected; /* bytes that the jobs on it may receive at once */
+};
+
+/* The connection to a producer, made if there is none. */
+int conn_get(struct conn **out, struct transfer *t, const char *host, uint16_t port, struct err *e);
+int conn_send(struct conn *c, const struct message *m);
+void conn_send_id(struct conn *c, enum message_kind kind, uint64_t id); /* CREDIT, STOP */
+/* The peer broke the rules: logs, counts, closes. */
+void conn_violation(struct conn *c, const char *what);
+/* Closes; the jobs on it end with this status and sentence. */
+void conn_fail(struct conn *c, int status, const char *text);
+void conn_timers(struct transfer *t, double now);
+double conn_next(const struct transfer *t);
+extern const struct link_events conn_events; /* arg is the transfer */
+
+/* ---- serve.c ---- */
+
+/* A bulk part on its way out. */
+struct buffer {
+    struct transfer *t;
+    struct buffer *next;
+    uint64_t read; /* serial of the read it belongs to */
+    size_t cap;
+    unsigned char data[];
+};
+
+/* One PULL being served. */
+struct reader {
+    struct reader *next;
+    struct conn *conn;
+    struct lease *lease; /* counts as one of its readers */
+    struct plan plan;
+    uint64_t serial; /* ours, unique */
+    uint64_t pull;   /* the consumer's name for it */
+    uint64_t next_piece;
+    uint32_t batch_pieces, credits;
+    bool in_place, checksums;
+    bool granted; /* GRANT has gone: DATA may not overtake it */
+    bool told;    /* that it must stop; STOP is due */
+    double progress;
+};
+
+void serve_message(struct conn *c, const struct message *m);
+void serve_conn_lost(struct conn *c);
+/* Makes a bounded number of batches; whether there was anything to do. */
+bool serve_step(struct transfer *t, double now);
+/* Reads of ending leases and idle ones are stopped; ended leases are reported. */
+void serve_timers(struct transfer *t, double now);
+double serve_next(struct transfer *t);
+void serve_finish(struct transfer *t); /* all leases end: shutdown */
+
+/* ---- pull.c ---- */
+
+enum job_kind { JOB_PULL, JOB_CANCEL, JOB_RELEASE, JOB_PROBE };
+enum job_state {
+    JOB_CONNECTING, /* the handshake is not over */
+    JOB_ASKED,      /* PULL sent, GRANT is due */
+    JOB_MOVING,     /* DATA comes */
+    JOB_FINISHING,  /* DONE sent, its RESULT is due */
+};
+
+/* A thread that waits for a probe. It owns the struct; the comm thread fills it under `lock`. */
+struct probe {
+    pthread_cond_t over;
+    bool is_over;
+    int status;
+    struct err e;
+};
+
+struct job {
+    struct job *next;
+    enum job_kind kind;
+    enum job_state state;
+    uint64_t id; /* on the wire */
+    uint64_t user;
+    char host[TRANSFER_HOST_MAX];
+    uint16_t port;
+    char engine_id[TRANSFER_ID_MAX];
+    char lease[TRANSFER_ID_MAX];
+    uint32_t *src, n_src; /* the producer's block ids */
+    uint32_t *dst, n_dst;
+    uint32_t src_tokens; /* in a block of the producer */
+    uint32_t first, n_tokens;
+    struct conn *conn;
+    bool reused, retried; /* the connection was there before; the job was moved to a new one */
+    struct plan from, to;
+    bool in_place, checksums;
+    uint32_t batch_pieces;
+    uint64_t *seen; /* a bit for each batch that has come */
+    uint64_t pieces_left, batches_left;
+    uint64_t bulk_expected;
+    double started, progress;
+    uint64_t bytes;
+    struct probe *probe;
+};
+
+void job_free(struct job *j);
+/* Ends a job with an error; a producer that serves it hears that its blocks are read no more. */
+void job_fail(struct transfer *t, struct job *j, int status, const char *why);
+/* A DONE or RELEASE of the job's lease. */
+void job_send_lease(struct job *j, enum message_kind kind);
+void pull_take(struct transfer *t, struct job *j, double now); /* from the mailbox; owns j */
+void pull_message(struct conn *c, const struct message *m, const void *bulk, size_t bulk_len);
+void pull_conn_ready(struct conn *c);
+void pull_conn_lost(struct conn *c, int status, const char *text);
+void pull_timers(struct transfer *t, double now);
+double pull_next(const struct transfer *t);
+void pull_finish(struct transfer *t); /* all jobs end: ERR_CANCELED */
+
+/* ---- receive.c ---- */
+
+void receive_grant(struct transfer *t, struct job *j, const struct message_grant *g,
+                   const unsigned char *ids, size_t len);
+void receive_data(struct transfer *t, struct job *j, const struct message_data *d,
+                  const unsigned char *bulk, size_t len);
+
+/* ---- transfer.c ---- */
+
+struct transfer {
+    struct transfer_options opt; /* its strings are owned */
+    struct identity identity;
+    struct region_key key;
+    transfer_event_fn *fn;
+    void *arg;
+    struct link *link;
+    pthread_t thread;
+    bool running; /* the thread was started */
+
+    pthread_mutex_t lock;
+    bool stop;
+    struct job *inbox, **inbox_end;
+    uint32_t n_jobs; /* in the inbox or running */
+    struct lease_table leases;
+    struct transfer_stats stats;
+
+    struct conn *conns;
+    struct reader *readers;
+    uint32_t n_readers;
+    uint64_t next_serial;
+    struct job *jobs;
+    uint64_t next_job; /* id of the next */
+    struct buffer *spare;
+    uint32_t n_spare;
+};
+
+/* Adds to a counter of t->stats. */
+void transfer_count(struct transfer *t, uint64_t *counter, uint64_t n);
+void transfer_emit(struct transfer *t, const struct transfer_event *ev);
+/* A buffer of at least `bytes`, or NULL. */
+struct buffer *transfer_buffer(struct transfer *t, size_t bytes);
+void transfer_buffer_return(struct buffer *b);
+
+#endif

@@ -1,0 +1,59 @@
+/* The leases of a producer: which blocks may be read under which name, and until when. Pure: no clock
+ * (time is an argument), no thread, no event; the caller reports what lease_take_ended returns.
+ *
+ *     held --lease_end--> ending --(no reader left)--> taken
+ *     held --deadline, no reader--> taken as LEASE_EXPIRED
+ *
+ * A lease that is being read does not expire: the read itself is bounded by its own timeout. */
+#ifndef SLUICE_TRANSFER_LEASE_H
+#define SLUICE_TRANSFER_LEASE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "transfer/transfer.h"
+
+#define LEASE_MAX        8192       /* leases at a time */
+#define LEASE_BLOCKS_MAX (1u << 20) /* blocks of one */
+#define LEASE_BUCKETS    1024
+
+struct lease {
+    char id[TRANSFER_ID_MAX];
+    uint32_t *blocks; /* owned */
+    uint32_t n_blocks, n_tokens;
+    uint64_t user;
+    double deadline;
+    uint32_t readers;
+    bool ending;
+    enum transfer_lease_end how; /* where ending, or taken */
+    struct lease *next_in_bucket, *next, *prev;
+};
+
+struct lease_table {
+    struct lease *bucket[LEASE_BUCKETS];
+    struct lease *first, *last; /* oldest first */
+    uint32_t n;
+};
+
+void lease_table_init(struct lease_table *t);
+void lease_table_finish(struct lease_table *t); /* frees what is left */
+
+/* ERR_INVAL (name empty or too long, no blocks for the tokens), ERR_EXISTS, ERR_LIMIT, ERR_NOMEM. */
+int lease_add(struct lease_table *t, const char *id, const uint32_t *blocks, uint32_t n_blocks,
+              uint32_t n_tokens, uint64_t user, double deadline);
+/* NULL if unknown or ending. */
+struct lease *lease_find(const struct lease_table *t, const char *id);
+
+void lease_read_begin(struct lease *l);
+void lease_read_end(struct lease *l);
+/* The first cause stays. */
+void lease_end(struct lease *l, enum transfer_lease_end how);
+void lease_end_all(struct lease_table *t, enum transfer_lease_end how);
+
+/* Takes one lease that has ended by now out of the table, or NULL. The caller frees it. */
+struct lease *lease_take_ended(struct lease_table *t, double now);
+void lease_free(struct lease *l);
+/* When the next lease without reader ends: now or later; HUGE_VAL if none will by itself. */
+double lease_next(const struct lease_table *t);
+
+#endif

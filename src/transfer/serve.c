@@ -1,0 +1,427 @@
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sys/clock.h"
+#include "transfer/internal.h"
+
+static struct reader *find_reader(const struct transfer *t, const struct conn *c, uint64_t pull)
+{
+    struct reader *r = t->readers;
+
+    while (r && (r->conn != c || r->pull != pull))
+        r = r->next;
+    return r;
+}
+
+/* Takes the read out. how: what becomes of its lease. */
+static void end_reader(struct transfer *t, struct reader *r, enum transfer_lease_end how)
+{
+    struct reader **at = &t->readers;
+
+    while (*at != r)
+        at = &(*at)->next;
+    *at = r->next;
+    t->n_readers--;
+    pthread_mutex_lock(&t->lock);
+    lease_end(r->lease, how);
+    lease_read_end(r->lease);
+    pthread_mutex_unlock(&t->lock);
+    free(r);
+}
+
+void serve_conn_lost(struct conn *c)
+{
+    struct transfer *t = c->t;
+    struct reader *next;
+
+    for (struct reader *r = t->readers; r; r = next) {
+        next = r->next;
+        if (r->conn == c)
+            end_reader(t, r, LEASE_ABORTED);
+    }
+}
+
+static void send_result(struct conn *c, uint64_t id, int status, const char *text)
+{
+    struct message m = { .kind = MESSAGE_RESULT };
+
+    m.u.result.id = id;
+    m.u.result.status = status;
+    snprintf(m.u.result.text, sizeof m.u.result.text, "%s", text);
+    conn_send(c, &m);
+}
+
+/* ---- PULL ---- */
+
+static void on_bulk_sent(void *arg, int status)
+{
+    struct buffer *b = arg;
+    struct reader *r = b->t->readers;
+
+    while (r && r->serial != b->read)
+        r = r->next;
+    if (r && status == 0)
+        r->granted = true;
+    transfer_buffer_return(b);
+}
+
+static int send_grant(struct reader *r)
+{
+    struct message m = { .kind = MESSAGE_GRANT };
+    unsigned char head[MESSAGE_MAX];
+    uint32_t n = r->lease->n_blocks;
+    struct buffer *b = transfer_buffer(r->conn->t, 4ull * n);
+    size_t len;
+    int st;
+
+    if (!b)
+        return ERR_NOMEM;
+    b->read = r->serial;
+    for (uint32_t i = 0; i < n; i++)
+        message_put_u32(b->data + 4ull * i, r->lease->blocks[i]);
+    m.u.grant.pull = r->pull;
+    m.u.grant.n_blocks = n;
+    m.u.grant.batch_pieces = r->batch_pieces;
+    m.u.grant.checksums = r->checksums;
+    len = message_encode(head, &m);
+    st = link_send(r->conn->link, head, len, b->data, 4ull * n, on_bulk_sent, b);
+    if (st < 0)
+        transfer_buffer_return(b);
+    return st;
+}
+
+static uint32_t smaller(uint64_t a, uint64_t b)
+{
+    return (uint32_t)(a < b ? a : b);
+}
+
+/* Whether the pull is one that this side's peers may ask for: its cells are the smaller block. */
+static bool cells_fit(const struct conn *c, const struct plan_range *r)
+{
+    return r->cell_tokens == smaller(c->t->opt.layout.block_tokens, c->peer.layout.block_tokens);
+}
+
+static uint32_t batch_pieces(const struct transfer *t, const struct plan *p,
+                             const struct message_pull *m)
+{
+    uint64_t n = (m->in_place ? TRANSFER_READ_BYTES : TRANSFER_SENT_BYTES) / p->piece_bytes;
+
+    if (t->opt.batch_blocks > 0)
+        n = smaller(n, t->opt.batch_blocks);
+    n = smaller(n, m->batch_pieces);
+    return n > 0 ? (uint32_t)n : 1;
+}
+
+/* The lease as a pinned reader of it, or NULL. */
+static struct lease *take_lease(struct transfer *t, const char *id)
+{
+    struct lease *l;
+
+    pthread_mutex_lock(&t->lock);
+    l = lease_find(&t->leases, id);
+    if (l)
+        lease_read_begin(l);
+    pthread_mutex_unlock(&t->lock);
+    return l;
+}
+
+static void drop_lease(struct transfer *t, struct lease *l)
+{
+    pthread_mutex_lock(&t->lock);
+    lease_read_end(l);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static struct reader *make_reader(struct conn *c, const struct message_pull *m, struct lease *l,
+                                  const struct plan *plan)
+{
+    struct transfer *t = c->t;
+    struct reader *r = t->n_readers < TRANSFER_READS_MAX ? calloc(1, sizeof *r) : NULL;
+
+    if (!r)
+        return NULL;
+    r->conn = c;
+    r->lease = l;
+    r->plan = *plan;
+    r->serial = ++t->next_serial;
+    r->pull = m->pull;
+    r->credits = m->credits;
+    r->in_place = m->in_place;
+    r->checksums = t->opt.checksums || c->peer.checksums;
+    r->batch_pieces = batch_pieces(t, plan, m);
+    r->progress = clock_now();
+    r->next = t->readers;
+    t->readers = r;
+    t->n_readers++;
+    return r;
+}
+
+static void on_pull(struct conn *c, const struct message_pull *m)
+{
+    struct transfer *t = c->t;
+    struct lease *l;
+    struct plan plan;
+    struct reader *r;
+
+    if (find_reader(t, c, m->pull) || m->batch_pieces == 0 || m->credits == 0 ||
+        m->credits > TRANSFER_CREDITS_MAX) {
+        conn_violation(c, "PULL with bad numbers");
+        return;
+    }
+    l = take_lease(t, m->lease);
+    if (!l) {
+        send_result(c, m->pull, ERR_NOTFOUND, "no such lease: it has ended, or was never given");
+        return;
+    }
+    if (!cells_fit(c, &m->range) || m->range.n_tokens > l->n_tokens ||
+        plan_init(&plan, &t->opt.layout, &m->range, l->blocks, l->n_blocks) < 0) {
+        drop_lease(t, l);
+        conn_violation(c, "PULL outside of its lease");
+        return;
+    }
+    r = make_reader(c, m, l, &plan);
+    if (!r) {
+        drop_lease(t, l);
+        send_result(c, m->pull, ERR_LIMIT, "the producer serves as many pulls as it can");
+    } else if (send_grant(r) < 0) {
+        end_reader(t, r, LEASE_ABORTED);
+        send_result(c, m->pull, ERR_NOMEM, "the producer is out of memory");
+    }
+}
+
+/* ---- the other messages ---- */
+
+static void on_credit(struct conn *c, uint64_t pull)
+{
+    struct reader *r = find_reader(c->t, c, pull);
+
+    if (!r) /* it has been stopped meanwhile */
+        return;
+    if (r->credits >= TRANSFER_CREDITS_MAX) {
+        conn_violation(c, "more credits than there may be");
+        return;
+    }
+    r->credits++;
+    r->progress = clock_now();
+}
+
+static void on_stop(struct conn *c, uint64_t pull)
+{
+    struct reader *r = find_reader(c->t, c, pull);
+
+    if (r)
+        end_reader(c->t, r, LEASE_ABORTED);
+}
+
+/* Ends the lease and, as its reader says so, this connection's read of it. */
+static int end_lease(struct conn *c, const char *id, enum transfer_lease_end how)
+{
+    struct transfer *t = c->t;
+    struct lease *l;
+
+    pthread_mutex_lock(&t->lock);
+    l = lease_find(&t->leases, id);
+    if (l)
+        lease_end(l, how);
+    pthread_mutex_unlock(&t->lock);
+    for (struct reader *r = t->readers; l && r; r = r->next)
+        if (r->conn == c && r->lease == l) {
+            end_reader(t, r, how);
+            break;
+        }
+    return l ? 0 : ERR_NOTFOUND;
+}
+
+static void on_done(struct conn *c, const struct message_name *m)
+{
+    int st = end_lease(c, m->lease, LEASE_DONE);
+
+    send_result(c, m->id, st, st < 0 ? "the lease ended before the pull was done" : "");
+}
+
+void serve_message(struct conn *c, const struct message *m)
+{
+    switch (m->kind) {
+    case MESSAGE_PULL:
+        on_pull(c, &m->u.pull);
+        break;
+    case MESSAGE_CREDIT:
+        on_credit(c, m->u.id);
+        break;
+    case MESSAGE_DONE:
+        on_done(c, &m->u.name);
+        break;
+    case MESSAGE_STOP:
+        on_stop(c, m->u.id);
+        break;
+    case MESSAGE_RELEASE:
+        end_lease(c, m->u.name.lease, LEASE_ABORTED);
+        break;
+    default:
+        conn_violation(c, message_name(m->kind));
+    }
+}
+
+/* ---- sending ---- */
+
+/* Checksums, then the bytes unless the reader fetches them itself. Returns the length. */
+static size_t fill_batch(const struct reader *r, uint32_t n, unsigned char *out)
+{
+    const struct plan *p = &r->plan;
+    const void *pool = r->conn->t->opt.pool;
+    unsigned char *bytes = out + (r->checksums ? 8ull * n : 0);
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t piece = r->next_piece + i;
+        struct checksum sum;
+
+        checksum_init(&sum, piece);
+        if (!r->in_place) {
+            plan_gather(p, pool, piece, bytes, r->checksums ? &sum : NULL);
+            bytes += p->piece_bytes;
+        } else if (r->checksums) {
+            plan_check(p, pool, piece, &sum);
+        }
+        if (r->checksums)
+            message_put_u64(out + 8ull * i, checksum_value(&sum));
+    }
+    return (size_t)(bytes - out);
+}
+
+static int send_batch(struct reader *r)
+{
+    struct transfer *t = r->conn->t;
+    struct message m = { .kind = MESSAGE_DATA };
+    uint32_t n = smaller(r->batch_pieces, r->plan.n_pieces - r->next_piece);
+    uint64_t piece_bytes = r->in_place ? 0 : r->plan.piece_bytes;
+    struct buffer *b = transfer_buffer(t, n * (8 + piece_bytes));
+    unsigned char head[MESSAGE_MAX];
+    size_t len, bulk;
+    int st;
+
+    if (!b)
+        return ERR_NOMEM;
+    b->read = r->serial;
+    bulk = fill_batch(r, n, b->data);
+    m.u.data.pull = r->pull;
+    m.u.data.piece = r->next_piece;
+    m.u.data.n = n;
+    len = message_encode(head, &m);
+    st = link_send(r->conn->link, head, len, b->data, bulk, on_bulk_sent, b);
+    if (st < 0) {
+        transfer_buffer_return(b);
+        return st;
+    }
+    r->next_piece += n;
+    r->credits--;
+    transfer_count(t, &t->stats.bytes_sent, n * r->plan.piece_bytes);
+    return 0;
+}
+
+static bool can_send(const struct reader *r)
+{
+    return r->granted && !r->told && r->credits > 0 && r->next_piece < r->plan.n_pieces;
+}
+
+static void stop_reader(struct reader *r, int status, const char *text)
+{
+    r->told = true;
+    send_result(r->conn, r->pull, status, text);
+}
+
+/* One batch for each read in turn, so that a long one does not hold up the others. */
+bool serve_step(struct transfer *t, double now)
+{
+    int made = 0;
+
+    for (struct reader *r = t->readers; r && made < TRANSFER_ROUND; r = r->next)
+        if (can_send(r)) {
+            made++;
+            r->progress = now;
+            if (send_batch(r) < 0)
+                stop_reader(r, ERR_NOMEM, "the producer could not send");
+        }
+    return made > 0;
+}
+
+/* ---- time ---- */
+
+static bool lease_ending(struct transfer *t, const struct lease *l)
+{
+    bool ending;
+
+    pthread_mutex_lock(&t->lock);
+    ending = l->ending;
+    pthread_mutex_unlock(&t->lock);
+    return ending;
+}
+
+static void report_ended(struct transfer *t, double now)
+{
+    struct lease *l;
+
+    for (;;) {
+        struct transfer_event ev = { .kind = TRANSFER_LEASE_END };
+
+        pthread_mutex_lock(&t->lock);
+        l = lease_take_ended(&t->leases, now);
+        t->stats.leases = t->leases.n;
+        if (l && l->how == LEASE_EXPIRED)
+            t->stats.leases_expired++;
+        pthread_mutex_unlock(&t->lock);
+        if (!l)
+            return;
+        ev.user = l->user;
+        ev.end = l->how;
+        lease_free(l);
+        transfer_emit(t, &ev);
+    }
+}
+
+/* A read in place goes on until the reader says STOP; what is sent has been copied already. */
+static void check_reader(struct transfer *t, struct reader *r, double now)
+{
+    if (!r->told && lease_ending(t, r->lease)) {
+        stop_reader(r, ERR_CANCELED, "the producer ended the lease");
+        r->progress = now;
+    }
+    if (r->told && !r->in_place)
+        end_reader(t, r, LEASE_ABORTED);
+    else if (r->progress + t->opt.pull_timeout <= now && !r->conn->why.text[0])
+        conn_fail(r->conn, ERR_TIMEOUT, "a pull made no progress");
+}
+
+void serve_timers(struct transfer *t, double now)
+{
+    struct reader *next;
+
+    for (struct reader *r = t->readers; r; r = next) {
+        next = r->next;
+        check_reader(t, r, now);
+    }
+    report_ended(t, now);
+}
+
+double serve_next(struct transfer *t)
+{
+    double next;
+
+    pthread_mutex_lock(&t->lock);
+    next = lease_next(&t->leases);
+    pthread_mutex_unlock(&t->lock);
+    for (struct reader *r = t->readers; r; r = r->next)
+        next = fmin(next, r->progress + t->opt.pull_timeout);
+    return next;
+}
+
+void serve_finish(struct transfer *t)
+{
+    while (t->readers)
+        end_reader(t, t->readers, LEASE_SHUTDOWN);
+    pthread_mutex_lock(&t->lock);
+    lease_end_all(&t->leases, LEASE_SHUTDOWN);
+    pthread_mutex_unlock(&t->lock);
+    report_ended(t, 0);
+}

@@ -1,0 +1,291 @@
+#include "transfer/transfer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/rand.h"
+#include "sys/clock.h"
+#include "transfer/internal.h"
+
+/* ---- memory ---- */
+
+int transfer_memory_alloc(void **out, size_t bytes, struct err *e)
+{
+    void *p;
+
+    if (region_alloc(out, bytes, NULL) == 0)
+        return 0;
+    p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (bytes == 0 || p == MAP_FAILED)
+        return err_set(e, ERR_NOMEM, "cannot allocate %zu bytes for the KV pool", bytes);
+    *out = p;
+    return 0;
+}
+
+void transfer_memory_free(void *p, size_t bytes)
+{
+    region_free(p, bytes);
+}
+
+struct buffer *transfer_buffer(struct transfer *t, size_t bytes)
+{
+    /* All but the largest have one size, so that any of them serves the next batch. */
+    size_t usual = TRANSFER_SENT_BYTES + TRANSFER_SENT_BYTES / 8;
+    size_t cap = bytes > usual ? bytes : usual;
+    struct buffer *b = t->spare;
+
+    if (b && bytes <= usual) {
+        t->spare = b->next;
+        t->n_spare--;
+        return b;
+    }
+    b = malloc(sizeof *b + cap);
+    if (!b)
+        return NULL;
+    b->t = t;
+    b->cap = cap;
+    return b;
+}
+
+void transfer_buffer_return(struct buffer *b)
+{
+    struct transfer *t = b->t;
+
+    if (t->n_spare >= TRANSFER_SPARE_MAX ||
+        b->cap > TRANSFER_SENT_BYTES + TRANSFER_SENT_BYTES / 8) {
+        free(b);
+        return;
+    }
+    b->next = t->spare;
+    t->spare = b;
+    t->n_spare++;
+}
+
+/* ---- the comm thread ---- */
+
+void transfer_count(struct transfer *t, uint64_t *counter, uint64_t n)
+{
+    pthread_mutex_lock(&t->lock);
+    *counter += n;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void transfer_emit(struct transfer *t, const struct transfer_event *ev)
+{
+    if (t->fn)
+        t->fn(t->arg, ev);
+}
+
+/* Whether there was anything in the mailbox. */
+static bool take_inbox(struct transfer *t, double now)
+{
+    struct job *list, *next;
+
+    pthread_mutex_lock(&t->lock);
+    list = t->inbox;
+    t->inbox = NULL;
+    t->inbox_end = &t->inbox;
+    pthread_mutex_unlock(&t->lock);
+    for (struct job *j = list; j; j = next) {
+        next = j->next;
+        pull_take(t, j, now);
+    }
+    return list != NULL;
+}
+
+static bool stopping(struct transfer *t)
+{
+    bool stop;
+
+    pthread_mutex_lock(&t->lock);
+    stop = t->stop;
+    pthread_mutex_unlock(&t->lock);
+    return stop;
+}
+
+static void run_timers(struct transfer *t, double now)
+{
+    conn_timers(t, now);
+    pull_timers(t, now);
+    serve_timers(t, now);
+}
+
+/* Sleeps until the next thing is due. */
+static void sleep_until_due(struct transfer *t)
+{
+    double next = fmin(conn_next(t), fmin(pull_next(t), serve_next(t)));
+
+    link_wait(t->link, next == HUGE_VAL ? -1 : fmax(0, next - clock_now()));
+}
+
+static void *comm_thread(void *arg)
+{
+    struct transfer *t = arg;
+
+    while (!stopping(t)) {
+        bool busy = link_progress(t->link);
+
+        busy |= take_inbox(t, clock_now());
+        busy |= serve_step(t, clock_now());
+        run_timers(t, clock_now());
+        if (!busy)
+            sleep_until_due(t);
+    }
+    return NULL;
+}
+
+/* ---- creation ---- */
+
+static int check_options(const struct transfer_options *o, struct err *e)
+{
+    const struct kv_layout *l = &o->layout;
+    uint64_t piece = kv_layout_block_bytes(l);
+
+    if (!o->host || !o->engine_id || !o->fingerprint || !o->kv_dtype || !o->pool)
+        return err_set(e, ERR_INVAL, "KV transfer: an option is missing");
+    if (strlen(o->host) >= TRANSFER_HOST_MAX || strlen(o->engine_id) >= TRANSFER_ID_MAX ||
+        strlen(o->fingerprint) >= MESSAGE_NAME_MAX || strlen(o->kv_dtype) >= MESSAGE_DTYPE_MAX)
+        return err_set(e, ERR_TOOLONG, "KV transfer: host, engine id or fingerprint is too long");
+    if (l->block_tokens == 0 || l->block_tokens % KV_LAYOUT_GROUP != 0)
+        return err_set(e, ERR_INVAL, "KV transfer: block size %u is not a multiple of %d",
+                       l->block_tokens, KV_LAYOUT_GROUP);
+    if (piece == 0 || l->n_layers == 0 || l->n_blocks == 0 ||
+        piece / l->block_tokens * KV_LAYOUT_GROUP % CHECKSUM_STRIPE != 0)
+        return err_set(e, ERR_INVAL, "KV transfer: the pool is empty");
+    if (piece + 8 > LINK_BULK_MAX)
+        return err_set(
+            e, ERR_LIMIT,
+            "KV transfer: a block of one layer has %llu bytes, the limit is %llu; choose "
+            "a smaller block size",
+            (unsigned long long)piece, (unsigned long long)LINK_BULK_MAX - 8);
+    if (!(o->lease_seconds > 0) || !(o->pull_timeout > 0) || !(o->connect_timeout > 0))
+        return err_set(e, ERR_INVAL, "KV transfer: a timeout is not positive");
+    return 0;
+}
+
+static void set_identity(struct transfer *t)
+{
+    const struct transfer_options *o = &t->opt;
+    struct identity *id = &t->identity;
+
+    strcpy(id->engine_id, o->engine_id);
+    strcpy(id->fingerprint, o->fingerprint);
+    strcpy(id->kv_dtype, o->kv_dtype);
+    rand_bytes(id->boot, sizeof id->boot);
+    id->layout = o->layout;
+    id->produce = o->produce;
+    id->checksums = o->checksums;
+    /* No key: the memory came from elsewhere, or this platform has none; then data is sent. */
+    if (!o->produce || region_key(&t->key, o->pool) < 0)
+        memset(&t->key, 0, sizeof t->key);
+}
+
+static int copy_strings(struct transfer *t)
+{
+    struct transfer_options *o = &t->opt;
+    bool secret = o->secret != NULL;
+
+    o->host = strdup(o->host);
+    o->secret = secret ? strdup(o->secret) : NULL;
+    o->engine_id = strdup(o->engine_id);
+    o->fingerprint = strdup(o->fingerprint);
+    o->kv_dtype = strdup(o->kv_dtype);
+    if (!o->host || !o->engine_id || !o->fingerprint || !o->kv_dtype || (secret && !o->secret))
+        return ERR_NOMEM;
+    return 0;
+}
+
+static void free_strings(struct transfer *t)
+{
+    const char *const all[] = { t->opt.host, t->opt.secret, t->opt.engine_id, t->opt.fingerprint,
+                                t->opt.kv_dtype };
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free((void *)(uintptr_t)all[i]);
+}
+
+static int start(struct transfer *t, struct err *e)
+{
+    struct link_events ev = conn_events;
+    int st;
+
+    ev.arg = t;
+    if ((st = link_create(&t->link, t->opt.host, &ev, e)) < 0)
+        return st;
+    if (t->opt.produce && (st = link_listen(t->link, t->opt.port, e)) < 0)
+        return st;
+    if (pthread_create(&t->thread, NULL, comm_thread, t) != 0)
+        return err_set(e, ERR_LIMIT, "cannot start the KV transfer thread");
+    t->running = true;
+    return 0;
+}
+
+int transfer_create(struct transfer **out, const struct transfer_options *opt,
+                    transfer_event_fn *fn, void *arg, struct err *e)
+{
+    struct transfer *t;
+    int st = check_options(opt, e);
+
+    if (st < 0)
+        return st;
+    t = calloc(1, sizeof *t);
+    if (!t)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    t->opt = *opt;
+    t->fn = fn;
+    t->arg = arg;
+    t->inbox_end = &t->inbox;
+    pthread_mutex_init(&t->lock, NULL);
+    lease_table_init(&t->leases);
+    if ((st = copy_strings(t)) < 0) {
+        err_set(e, st, "out of memory");
+        transfer_destroy(t);
+        return st;
+    }
+    set_identity(t);
+    if ((st = start(t, e)) < 0) {
+        transfer_destroy(t);
+        return st;
+    }
+    *out = t;
+    return 0;
+}
+
+static void stop_thread(struct transfer *t)
+{
+    pthread_mutex_lock(&t->lock);
+    t->stop = true;
+    pthread_mutex_unlock(&t->lock);
+    link_wake(t->link);
+    pthread_join(t->thread, NULL);
+}
+
+void transfer_destroy(struct transfer *t)
+{
+    if (!t)
+        return;
+    if (t->running) {
+        stop_thread(t);
+        take_inbox(t, 0);
+        pull_finish(t);
+        serve_finish(t);
+    }
+    link_destroy(t->link);
+    while (t->spare) {
+        struct buffer *b = t->spare;
+
+        t->spare = b->next;
+        free(b);
+    }
+    lease_table_finish(&t->leases);
+    pthread_mutex_destroy(&t->lock);
+    free_strings(t);
+    free(t);
+}
+
+uint16_t transfer_port(const struct transfer *t)
+{
+    return link_port(t->link);
+}
