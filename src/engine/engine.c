@@ -1,0 +1,396 @@
+/* The engine's door: opening, closing, requests in, events and figures out. */
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "base/rand.h"
+#include "engine/internal.h"
+#include "sys/clock.h"
+
+#define OUTBOX_FIRST 4096
+
+/* Fills in what the options leave to the model. */
+static void settle_config(struct engine *e, const struct engine_options *opt)
+{
+    struct sched_config *s = &e->sched_config;
+
+    *s = opt->sched;
+    if (s->max_model_len == 0)
+        s->max_model_len = model_config(e->model)->max_position;
+    if (s->max_batched_tokens > K_MAX_TOKENS)
+        s->max_batched_tokens = K_MAX_TOKENS;
+    if (s->max_inflight == 0)
+        s->max_inflight = 1;
+}
+
+static int copy_kv_options(struct engine *e, const struct engine_kv_options *kv)
+{
+    e->kv = *kv;
+    e->kv.secret = kv->secret ? strdup(kv->secret) : NULL;
+    e->kv.host = e->kv.engine_id = NULL;
+    snprintf(e->kv_host, sizeof e->kv_host, "%s", kv->host ? kv->host : "127.0.0.1");
+    if (kv->engine_id)
+        snprintf(e->engine_id, sizeof e->engine_id, "%s", kv->engine_id);
+    else
+        rand_hex(e->engine_id, 16);
+    return kv->secret && !e->kv.secret ? ERR_NOMEM : 0;
+}
+
+static int open_transfer(struct engine *e, struct err *err)
+{
+    struct transfer_options o = {
+        .host = e->kv_host,
+        .port = e->kv.port,
+        .produce = e->kv.produce,
+        .consume = e->kv.consume,
+        .secret = e->kv.secret,
+        .engine_id = e->engine_id,
+        .fingerprint = model_fingerprint(e->model),
+        .kv_dtype = k_type_info[model_kv_type(e->model)].name,
+        .lease_seconds = e->kv.lease_seconds,
+        .pull_timeout = e->kv.pull_timeout,
+        .connect_timeout = e->kv.connect_timeout,
+        .checksums = e->kv.checksums,
+        .layout = e->layout,
+        .pool = e->pool,
+    };
+
+    if (!e->kv.produce && !e->kv.consume)
+        return 0;
+    return transfer_create(&e->transfer, &o, engine_remote_event, e, err);
+}
+
+static int open_worker(struct engine *e, struct err *err)
+{
+    const struct worker_options o = {
+        .kernels = e->kernels,
+        .model = e->model,
+        .max_batched_tokens = e->sched_config.max_batched_tokens,
+        .max_seqs = e->sched_config.max_seqs,
+        .max_model_len = e->sched_config.max_model_len,
+        .layout = e->layout,
+        .pool = e->pool,
+    };
+
+    e->tokens = calloc(e->sched_config.max_seqs, sizeof *e->tokens);
+    if (!e->tokens)
+        return err_set(err, ERR_NOMEM, "no memory for %u sequences", e->sched_config.max_seqs);
+    return engine_worker_create(&e->worker, &o, err);
+}
+
+static int start_thread(struct engine *e, struct err *err)
+{
+    if (pthread_create(&e->thread, NULL, engine_core_thread, e) != 0)
+        return err_set(err, ERR_NOMEM, "cannot start the engine thread");
+    e->running = true;
+    return 0;
+}
+
+int engine_open(struct engine **out, const struct engine_options *opt, struct err *err)
+{
+    struct engine *e = calloc(1, sizeof *e);
+    int st;
+
+    if (!e)
+        return err_set(err, ERR_NOMEM, "no memory for the engine");
+    engine_inbox_init(&e->inbox);
+    pthread_mutex_init(&e->lock, NULL);
+    atomic_store(&e->next_id, 1);
+    e->step_delay = opt->step_delay;
+    if ((st = engine_outbox_init(&e->outbox, OUTBOX_FIRST, opt->notify, opt->notify_arg)) < 0 ||
+        (st = copy_kv_options(e, &opt->kv)) < 0) {
+        err_set(err, st, "no memory for the engine");
+        engine_close(e);
+        return st;
+    }
+    if ((st = kernels_open(&e->kernels, &opt->kernel, err)) < 0 ||
+        (st = model_open(&e->model, e->kernels, &opt->model, err)) < 0) {
+        engine_close(e);
+        return st;
+    }
+    settle_config(e, opt);
+    if ((st = engine_memory_plan(e, opt, err)) < 0 || (st = engine_memory_make_pool(e, err)) < 0 ||
+        (st = sched_create(&e->sched, &e->sched_config, err)) < 0 ||
+        (st = open_worker(e, err)) < 0 || (st = open_transfer(e, err)) < 0) {
+        engine_close(e);
+        return st;
+    }
+    engine_core_publish(e);
+    if ((st = start_thread(e, err)) < 0) {
+        engine_close(e);
+        return st;
+    }
+    *out = e;
+    return 0;
+}
+
+/* With the engine thread gone: every request, pull and lease ends here. */
+static void end_all(struct engine *e)
+{
+    double now = clock_now();
+    struct job *j;
+
+    engine_core_mail(e, engine_inbox_take(&e->inbox, 0));
+    for (uint32_t i = 0; i < JOB_BUCKETS; i++)
+        for (j = e->jobs.bucket[i]; j; j = j->hash_next)
+            if (!j->ended)
+                sched_abort(e->sched, j->sched, FINISH_ABORT, now);
+    transfer_destroy(e->transfer); /* answers every pull and ends every lease */
+    e->transfer = NULL;
+    engine_core_mail(e, engine_inbox_take(&e->inbox, 0));
+    engine_core_drain(e);
+    engine_core_publish(e);
+    engine_outbox_flush(&e->outbox);
+}
+
+void engine_close(struct engine *e)
+{
+    if (!e)
+        return;
+    atomic_store(&e->closing, true);
+    atomic_store(&e->stop, true);
+    if (e->running) {
+        engine_inbox_wake(&e->inbox);
+        pthread_join(e->thread, NULL);
+        end_all(e);
+    }
+    transfer_destroy(e->transfer);
+    engine_worker_destroy(e->worker);
+    sched_destroy(e->sched);
+    if (e->kernels)
+        engine_memory_free_pool(e);
+    model_close(e->model);
+    kernels_close(e->kernels);
+    engine_outbox_finish(&e->outbox);
+    engine_inbox_finish(&e->inbox);
+    pthread_mutex_destroy(&e->lock);
+    free((char *)(uintptr_t)e->kv.secret);
+    free(e->tokens);
+    free(e);
+}
+
+void engine_info(const struct engine *e, struct engine_info *out)
+{
+    *out = (struct engine_info){
+        .model = model_config(e->model),
+        .max_model_len = e->sched_config.max_model_len,
+        .block_tokens = e->layout.block_tokens,
+        .n_blocks = e->layout.n_blocks,
+        .max_batched_tokens = e->sched_config.max_batched_tokens,
+        .max_seqs = e->sched_config.max_seqs,
+        .pool_bytes = kv_layout_pool_bytes(&e->layout),
+        .weight_bytes = model_weight_bytes(e->model),
+        .isa = e->kernels->isa,
+        .kv_dtype = k_type_info[model_kv_type(e->model)].name,
+        .fingerprint = model_fingerprint(e->model),
+        .threads = e->kernels->threads,
+        .kv_host = e->kv_host,
+        .kv_port = e->transfer ? transfer_port(e->transfer) : 0,
+        .engine_id = e->engine_id,
+    };
+}
+
+static int check_ids(const struct engine *e, const int32_t *ids, uint32_t n, const char *what,
+                     struct err *err)
+{
+    uint32_t vocab = model_config(e->model)->vocab;
+
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= vocab)
+            return err_set(err, ERR_RANGE, "%s: token id %d is outside the vocabulary [0, %u)",
+                           what, ids[i], vocab);
+    return 0;
+}
+
+static int check_lists(const struct engine *e, const struct sampling *s, struct err *err)
+{
+    int st;
+
+    for (uint32_t i = 0; i < s->n_bias; i++)
+        if ((st = check_ids(e, &s->bias[i].id, 1, "logit_bias", err)) < 0)
+            return st;
+    if ((st = check_ids(e, s->stop_ids, s->n_stop_ids, "stop_token_ids", err)) < 0 ||
+        (st = check_ids(e, s->allowed, s->n_allowed, "allowed_token_ids", err)) < 0 ||
+        (st = check_ids(e, s->want_ids, s->n_want, "logprob_token_ids", err)) < 0)
+        return st;
+    if (s->n_bias + s->n_stop_ids > SAMPLE_MAX_BIAS - MODEL_MAX_EOS || s->n_want > SAMPLE_MAX_BIAS)
+        return err_set(err, ERR_LIMIT, "a list of token ids has more than %d entries",
+                       SAMPLE_MAX_BIAS - MODEL_MAX_EOS);
+    if (s->logprobs > K_MAX_TOP || s->prompt_logprobs > K_MAX_TOP)
+        return err_set(err, ERR_LIMIT, "at most %d log-probabilities a token are kept", K_MAX_TOP);
+    return 0;
+}
+
+static int check(const struct engine *e, const struct engine_request *r, struct err *err)
+{
+    uint32_t limit = e->sched_config.max_model_len;
+    uint64_t room = r->sampling->prompt_only ? 0 : 1;
+    int st;
+
+    if (atomic_load(&e->closing))
+        return err_set(err, ERR_CLOSED, "the server is shutting down");
+    if (r->n_prompt == 0)
+        return err_set(err, ERR_INVAL, "the prompt is empty");
+    if (r->n_prompt + room > limit)
+        return err_set(err, ERR_TOOLONG,
+                       "this model's maximum context length is %u tokens, but the prompt has %u "
+                       "tokens and at least %u output token is asked for; shorten the prompt",
+                       limit, r->n_prompt, (unsigned)room);
+    if ((st = check_ids(e, r->prompt, r->n_prompt, "prompt", err)) < 0)
+        return st;
+    return check_lists(e, r->sampling, err);
+}
+
+int engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id, struct err *err)
+{
+    enum sched_role role;
+    struct job *j;
+    int st;
+
+    if ((st = check(e, r, err)) < 0 || (st = engine_remote_role(e, r->kv, &role, err)) < 0)
+        return st;
+    if (engine_job_create(&j, r) < 0)
+        return err_set(err, ERR_NOMEM, "no memory for a prompt of %u tokens", r->n_prompt);
+    j->role = role;
+    j->id = atomic_fetch_add(&e->next_id, 1);
+    j->t_arrive = clock_now();
+    if (j->kv.transfer_id[0])
+        snprintf(j->transfer_id, sizeof j->transfer_id, "%s", j->kv.transfer_id);
+    else
+        rand_hex(j->transfer_id, 16);
+    *id = j->id;
+    engine_inbox_post(&e->inbox, &j->submit);
+    return 0;
+}
+
+void engine_cancel(struct engine *e, uint64_t id, enum finish finish)
+{
+    struct cancel_mail *c = calloc(1, sizeof *c);
+
+    if (!c) {
+        log_error("no memory to cancel request %llu; it runs to its end", (unsigned long long)id);
+        return;
+    }
+    c->mail.kind = MAIL_CANCEL;
+    c->id = id;
+    c->finish = finish;
+    engine_inbox_post(&e->inbox, &c->mail);
+}
+
+void engine_prompt_free(struct engine_logprobs **p, uint32_t n)
+{
+    for (uint32_t i = 0; p && i < n; i++)
+        free(p[i]);
+    free(p);
+}
+
+void engine_kv_free(struct kv_params *p)
+{
+    if (p)
+        kv_params_finish(p);
+    free(p);
+}
+
+void engine_event_finish(struct engine_event *ev)
+{
+    free(ev->logprobs);
+    engine_prompt_free(ev->prompt, ev->n_prompt);
+    engine_kv_free(ev->kv);
+    free(ev->why);
+    ev->logprobs = NULL;
+    ev->prompt = NULL;
+    ev->kv = NULL;
+    ev->why = NULL;
+}
+
+uint32_t engine_events(struct engine *e, struct engine_event *out, uint32_t max)
+{
+    return engine_outbox_take(&e->outbox, out, max);
+}
+
+int engine_kv_release(struct engine *e, const struct kv_params *p)
+{
+    if (!e->transfer)
+        return ERR_NOTFOUND;
+    return transfer_abort_hold(e->transfer, p->remote_request_id);
+}
+
+int engine_kv_release_remote(struct engine *e, const struct kv_params *p)
+{
+    struct transfer_source src = {
+        .host = p->remote_host,
+        .port = p->remote_port,
+        .engine_id = p->remote_engine_id,
+        .transfer_id = p->remote_request_id,
+        .blocks = p->remote_block_ids,
+        .n_blocks = p->n_blocks,
+        .block_tokens = p->remote_block_size,
+    };
+
+    if (!e->transfer || !p->remote_host[0] || !p->remote_port)
+        return ERR_NOTFOUND;
+    return transfer_release_remote(e->transfer, &src);
+}
+
+int engine_reset_prefix_cache(struct engine *e, double timeout)
+{
+    struct reset_wait *r = calloc(1, sizeof *r);
+    struct timespec until;
+    int st;
+
+    if (!r)
+        return ERR_NOMEM;
+    r->mail.kind = MAIL_RESET;
+    r->refs = 2;
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->done_cond, NULL);
+    engine_inbox_post(&e->inbox, &r->mail);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)timeout + 1;
+    pthread_mutex_lock(&r->lock);
+    while (!r->done && pthread_cond_timedwait(&r->done_cond, &r->lock, &until) == 0)
+        ;
+    st = r->done ? r->status : ERR_TIMEOUT;
+    engine_reset_unlock_unref(r);
+    return st;
+}
+
+void engine_stats(struct engine *e, struct engine_stats *out)
+{
+    pthread_mutex_lock(&e->lock);
+    *out = e->stats;
+    out->busy_since_step = e->busy_since > 0 ? clock_now() - e->busy_since : 0;
+    pthread_mutex_unlock(&e->lock);
+    if (e->transfer)
+        transfer_stats(e->transfer, &out->transfer);
+}
+
+uint32_t engine_step_sizes(struct engine *e, uint32_t *out, uint32_t max)
+{
+    uint32_t n = 0;
+
+    pthread_mutex_lock(&e->lock);
+    for (; n < max && e->step_sizes.n; e->step_sizes.n--) {
+        out[n++] = (uint32_t)e->step_sizes.v[e->step_sizes.head];
+        e->step_sizes.head = (e->step_sizes.head + 1) % ENGINE_SAMPLES;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return n;
+}
+
+uint32_t engine_pull_times(struct engine *e, double *out, uint32_t max)
+{
+    uint32_t n = 0;
+
+    pthread_mutex_lock(&e->lock);
+    for (; n < max && e->pull_times.n; e->pull_times.n--) {
+        out[n++] = e->pull_times.v[e->pull_times.head];
+        e->pull_times.head = (e->pull_times.head + 1) % ENGINE_SAMPLES;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return n;
+}

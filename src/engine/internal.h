@@ -1,0 +1,104 @@
+/* The inside of an engine, shared by the files of src/engine.
+ *
+ * Threads: fields under "core" belong to the engine thread (after it has ended, to engine_close);
+ * the mailbox, the counters under `lock` and the transfer object may be used by any. */
+#ifndef SLUICE_ENGINE_INTERNAL_H
+#define SLUICE_ENGINE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "engine/job.h"
+#include "engine/mailbox.h"
+#include "engine/worker.h"
+
+#define ENGINE_SAMPLES 1024 /* step sizes and pull times kept for the next scrape */
+
+/* A caller that waits for the engine thread; shared, freed by the last of the two. */
+struct reset_wait {
+    struct mail mail;
+    pthread_mutex_t lock;
+    pthread_cond_t done_cond;
+    bool done;
+    int status;
+    int refs;
+};
+
+/* Drops one reference; the last frees. Called with r->lock held, which it releases. */
+void engine_reset_unlock_unref(struct reset_wait *r);
+
+struct cancel_mail {
+    struct mail mail;
+    uint64_t id;
+    enum finish finish;
+};
+
+/* Figures for one histogram: a ring that overwrites its oldest. */
+struct samples {
+    double v[ENGINE_SAMPLES];
+    uint32_t head, n;
+};
+
+struct engine {
+    struct kernels *kernels;
+    struct model *model;
+    struct kv_layout layout;
+    void *pool;
+    bool pool_from_link; /* transfer_memory_alloc, else the kernel table's alloc */
+    struct transfer *transfer;
+    struct engine_kv_options kv;
+    struct sched_config sched_config;
+    char engine_id[TRANSFER_ID_MAX];
+    char kv_host[KV_PARAMS_HOST_MAX];
+    double step_delay;
+
+    struct inbox inbox;
+    struct outbox outbox;
+    pthread_t thread;
+    bool running; /* the thread exists */
+    atomic_bool stop, closing;
+    atomic_uint_fast64_t next_id;
+
+    /* core */
+    struct sched *sched;
+    struct worker *worker;
+    struct engine_job_table jobs;
+    int32_t *tokens; /* [max_seqs]: what the running step chose */
+
+    pthread_mutex_t lock; /* the rest */
+    struct engine_stats stats;
+    double busy_since; /* 0: idle */
+    struct samples step_sizes, pull_times;
+};
+
+/* core.c */
+void *engine_core_thread(void *engine);
+/* Handles a list of mail; also used by engine_close when the thread is gone. */
+void engine_core_mail(struct engine *e, struct mail *m);
+/* Passes on what the scheduler has to say. */
+void engine_core_drain(struct engine *e);
+void engine_core_publish(struct engine *e);
+
+/* remote.c */
+void engine_remote_event(void *engine, const struct transfer_event *ev); /* comm thread */
+void engine_remote_start_pulls(struct engine *e);
+void engine_remote_pulled(struct engine *e, struct job *j);
+/* The job ends without having pulled: the remote prefill need not hold its blocks any longer. */
+void engine_remote_forget(struct engine *e, struct job *j);
+/* The job has ended for its client and its blocks wait for a decode elsewhere: makes the lease and
+ * the answer. NULL, with the job failed and released, if it cannot be held. */
+struct kv_params *engine_remote_hold(struct engine *e, struct job *j);
+/* What the request wants of transfer; ERR_INVAL with a sentence if this instance cannot. */
+int engine_remote_role(const struct engine *e, const struct kv_params *kv, enum sched_role *role,
+                       struct err *err);
+
+/* memory.c: fills n_blocks and, where the pool is smaller, max_model_len. */
+int engine_memory_plan(struct engine *e, const struct engine_options *opt, struct err *err);
+int engine_memory_make_pool(struct engine *e, struct err *err);
+void engine_memory_free_pool(struct engine *e);
+
+void engine_samples_add(struct samples *s, double v);
+
+#endif

@@ -1,0 +1,108 @@
+#include "engine/job.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+
+int engine_job_create(struct job **out, const struct engine_request *r)
+{
+    struct job *j = calloc(1, sizeof *j);
+
+    if (!j)
+        return ERR_NOMEM;
+    j->submit.kind = MAIL_SUBMIT;
+    j->pulled.kind = MAIL_PULLED;
+    j->lease_end.kind = MAIL_LEASE_END;
+    j->user = r->user;
+    j->priority = r->priority;
+    j->n_prompt = r->n_prompt;
+    j->salt_len = r->salt_len;
+    j->last_token = -1;
+    sampling_init(&j->sampling);
+    j->prompt = malloc(r->n_prompt * sizeof *j->prompt);
+    j->salt = malloc(r->salt_len + 1);
+    if (!j->prompt || !j->salt || sampling_copy(&j->sampling, r->sampling) < 0 ||
+        (r->kv && kv_params_copy(&j->kv, r->kv) < 0)) {
+        engine_job_destroy(j);
+        return ERR_NOMEM;
+    }
+    memcpy(j->prompt, r->prompt, r->n_prompt * sizeof *j->prompt);
+    if (r->salt_len)
+        memcpy(j->salt, r->salt, r->salt_len);
+    if (r->sampling->prompt_logprobs >= 0) {
+        j->prompt_logprobs = calloc(r->n_prompt, sizeof *j->prompt_logprobs);
+        if (!j->prompt_logprobs) {
+            engine_job_destroy(j);
+            return ERR_NOMEM;
+        }
+    }
+    *out = j;
+    return 0;
+}
+
+void engine_job_destroy(struct job *j)
+{
+    if (!j)
+        return;
+    engine_prompt_free(j->prompt_logprobs, j->n_prompt);
+    sampling_finish(&j->sampling);
+    kv_params_finish(&j->kv);
+    free(j->logprobs);
+    free(j->prompt);
+    free(j->salt);
+    free(j->why);
+    free(j);
+}
+
+void engine_job_fail(struct job *j, int status, const char *why)
+{
+    if (j->status < 0)
+        return;
+    j->status = status;
+    j->why = strdup(why); /* without memory the status must do */
+}
+
+static struct job **slot(struct engine_job_table *t, uint64_t id)
+{
+    return &t->bucket[id % JOB_BUCKETS];
+}
+
+void engine_job_table_add(struct engine_job_table *t, struct job *j)
+{
+    struct job **head = slot(t, j->id);
+
+    j->hash_next = *head;
+    *head = j;
+    t->n++;
+}
+
+void engine_job_table_remove(struct engine_job_table *t, struct job *j)
+{
+    struct job **p = slot(t, j->id);
+
+    while (*p != j) {
+        assert(*p);
+        p = &(*p)->hash_next;
+    }
+    *p = j->hash_next;
+    t->n--;
+}
+
+struct job *engine_job_table_find(const struct engine_job_table *t, uint64_t id)
+{
+    struct job *j = t->bucket[id % JOB_BUCKETS];
+
+    while (j && j->id != id)
+        j = j->hash_next;
+    return j;
+}
+
+struct job *engine_job_table_any(const struct engine_job_table *t)
+{
+    for (uint32_t i = 0; t->n && i < JOB_BUCKETS; i++)
+        if (t->bucket[i])
+            return t->bucket[i];
+    return NULL;
+}

@@ -1,0 +1,44 @@
+/* The two queues between the engine thread and everybody else: mail in, events out. */
+#ifndef SLUICE_ENGINE_MAILBOX_H
+#define SLUICE_ENGINE_MAILBOX_H
+
+#include <pthread.h>
+
+#include "engine/engine.h"
+#include "engine/job.h"
+
+struct inbox {
+    pthread_mutex_t lock;
+    pthread_cond_t some;
+    struct mail *head, **tail;
+    bool closed; /* no more mail is taken from outside */
+};
+
+void engine_inbox_init(struct inbox *b);
+void engine_inbox_finish(struct inbox *b);
+/* Never fails; the mail is embedded in what it is about. */
+void engine_inbox_post(struct inbox *b, struct mail *m);
+/* Everything that waits, in order; NULL if nothing came within timeout seconds (0: does not wait). */
+struct mail *engine_inbox_take(struct inbox *b, double timeout);
+/* Wakes the taker without mail. */
+void engine_inbox_wake(struct inbox *b);
+
+/* Events for the front: a ring that grows in chunks and never shrinks below its use. */
+struct outbox {
+    pthread_mutex_t lock;
+    struct engine_event *ring;
+    uint32_t cap, head, n;
+    bool announced; /* notify was called and nobody has fetched since */
+    void (*notify)(void *arg);
+    void *notify_arg;
+};
+
+int engine_outbox_init(struct outbox *o, uint32_t cap, void (*notify)(void *), void *arg);
+void engine_outbox_finish(struct outbox *o);
+/* Takes over what ev owns. Without memory to grow, the event is finished and ERR_NOMEM returned. */
+int engine_outbox_put(struct outbox *o, struct engine_event *ev);
+/* Tells the front, once, if events wait. */
+void engine_outbox_flush(struct outbox *o);
+uint32_t engine_outbox_take(struct outbox *o, struct engine_event *out, uint32_t max);
+
+#endif

@@ -1,0 +1,141 @@
+#include "engine/sample.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rand.h"
+#include "base/status.h"
+
+int engine_rows_init(struct sample_rows *s, uint32_t cap, uint32_t max_tokens, uint32_t vocab)
+{
+    *s = (struct sample_rows){
+        .cap = cap,
+        .cap_bias = 4 * SAMPLE_MAX_BIAS,
+        .cap_counts = 2 * max_tokens,
+        .cap_want = SAMPLE_MAX_BIAS,
+    };
+    s->row = calloc(cap, sizeof *s->row);
+    s->bias = calloc(s->cap_bias, sizeof *s->bias);
+    s->counts = calloc(s->cap_counts, sizeof *s->counts);
+    s->want = calloc(s->cap_want, sizeof *s->want);
+    s->seen = calloc(vocab, sizeof *s->seen);
+    return s->row && s->bias && s->counts && s->want && s->seen ? 0 : ERR_NOMEM;
+}
+
+void engine_rows_finish(struct sample_rows *s)
+{
+    free(s->row);
+    free(s->bias);
+    free(s->counts);
+    free(s->want);
+    free(s->seen);
+    *s = (struct sample_rows){ 0 };
+}
+
+void engine_rows_reset(struct sample_rows *s)
+{
+    s->n = s->n_bias = s->n_counts = s->n_want = 0;
+}
+
+static bool has_penalties(const struct sampling *sp)
+{
+    return sp->presence_penalty != 0 || sp->frequency_penalty != 0 || sp->repetition_penalty != 1;
+}
+
+/* How often each id occurred: one entry an id, in order of first occurrence. */
+static void count_tokens(struct sample_rows *s, struct k_sample *row, const struct plan_entry *en)
+{
+    struct k_count *c = s->counts + s->n_counts;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < en->n_all; i++) {
+        int32_t id = en->all_tokens[i];
+        uint32_t *at = &s->seen[id];
+
+        if (*at == 0) {
+            c[n] = (struct k_count){ .id = id };
+            *at = ++n;
+        }
+        if (i < en->n_prompt)
+            c[*at - 1].in_prompt = true;
+        else
+            c[*at - 1].n_out++;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        s->seen[c[i].id] = 0;
+    row->counts = c;
+    row->n_counts = n;
+    s->n_counts += n;
+}
+
+static void add_bias(struct sample_rows *s, int32_t id, float add)
+{
+    s->bias[s->n_bias++] = (struct k_bias){ .id = id, .add = add };
+}
+
+/* The request's logit biases, and its end tokens while min_tokens forbids them. */
+static void collect_bias(struct sample_rows *s, struct k_sample *row, const struct plan_entry *en)
+{
+    const struct sampling *sp = en->sampling;
+    uint32_t first = s->n_bias;
+
+    for (uint32_t i = 0; i < sp->n_bias; i++)
+        add_bias(s, sp->bias[i].id, sp->bias[i].bias);
+    for (uint32_t i = 0; en->ban_eos && i < en->n_eos; i++)
+        add_bias(s, en->eos_ids[i], -INFINITY);
+    for (uint32_t i = 0; en->ban_eos && i < sp->n_stop_ids; i++)
+        add_bias(s, sp->stop_ids[i], -INFINITY);
+    row->bias = s->bias + first;
+    row->n_bias = s->n_bias - first;
+}
+
+int engine_rows_choose(struct sample_rows *s, const struct plan_entry *en)
+{
+    const struct sampling *sp = en->sampling;
+    uint32_t n_bias = sp->n_bias + (en->ban_eos ? en->n_eos + sp->n_stop_ids : 0);
+    uint32_t n_counts = has_penalties(sp) ? en->n_all : 0;
+    struct k_sample *row;
+
+    if (s->n == s->cap || n_bias > s->cap_bias - s->n_bias ||
+        n_counts > s->cap_counts - s->n_counts || sp->n_want > s->cap_want - s->n_want)
+        return ERR_AGAIN;
+    row = &s->row[s->n++];
+    *row = (struct k_sample){
+        .temperature = sp->temperature,
+        .top_p = sp->top_p,
+        .min_p = sp->min_p,
+        .top_k = sp->top_k,
+        .presence = sp->presence_penalty,
+        .frequency = sp->frequency_penalty,
+        .repetition = sp->repetition_penalty,
+        .allowed = sp->allowed,
+        .n_allowed = sp->n_allowed,
+        .n_top = sp->logprobs,
+        .forced = -1,
+        .want_ids = sp->want_ids,
+        .n_want = sp->n_want,
+        .want_out = s->want + s->n_want,
+    };
+    if (sp->temperature > 0)
+        row->u = rand_uniform(sp->seed, en->out_index, 0);
+    s->n_want += sp->n_want;
+    if (n_counts)
+        count_tokens(s, row, en);
+    if (n_bias)
+        collect_bias(s, row, en);
+    return 0;
+}
+
+int engine_rows_forced(struct sample_rows *s, int32_t token, int32_t n_top)
+{
+    if (s->n == s->cap)
+        return ERR_AGAIN;
+    s->row[s->n++] = (struct k_sample){
+        .top_p = 1,
+        .repetition = 1,
+        .n_top = n_top,
+        .forced = token,
+    };
+    return 0;
+}

@@ -1,0 +1,102 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "engine/mailbox.h"
+#include "sys/clock.h"
+
+static int notified;
+
+static void on_notify(void *arg)
+{
+    (void)arg;
+    notified++;
+}
+
+static void mail_keeps_its_order(void **state)
+{
+    struct inbox b;
+    struct mail m[3] = { { .kind = MAIL_SUBMIT }, { .kind = MAIL_CANCEL }, { .kind = MAIL_RESET } };
+    struct mail *got;
+
+    (void)state;
+    engine_inbox_init(&b);
+    for (int i = 0; i < 3; i++)
+        engine_inbox_post(&b, &m[i]);
+    got = engine_inbox_take(&b, 0);
+    for (int i = 0; i < 3; i++, got = got->next)
+        assert_ptr_equal(got, &m[i]);
+    assert_null(got);
+    assert_null(engine_inbox_take(&b, 0));
+    engine_inbox_finish(&b);
+}
+
+static void an_empty_inbox_waits_no_longer_than_asked(void **state)
+{
+    struct inbox b;
+    double t0 = clock_now();
+
+    (void)state;
+    engine_inbox_init(&b);
+    assert_null(engine_inbox_take(&b, 0.02));
+    assert_true(clock_now() - t0 >= 0.015);
+    engine_inbox_finish(&b);
+}
+
+static void events_survive_growth_and_wrap(void **state)
+{
+    struct outbox o;
+    struct engine_event ev[5];
+
+    (void)state;
+    assert_int_equal(engine_outbox_init(&o, 2, on_notify, NULL), 0);
+    for (uint64_t i = 0; i < 2; i++)
+        engine_outbox_put(&o, &(struct engine_event){ .kind = ENGINE_TOKEN, .id = i });
+    assert_int_equal(engine_outbox_take(&o, ev, 1), 1);
+    for (uint64_t i = 2; i < 6; i++)
+        engine_outbox_put(&o, &(struct engine_event){ .kind = ENGINE_TOKEN, .id = i });
+    assert_int_equal(engine_outbox_take(&o, ev, 5), 5);
+    for (uint64_t i = 0; i < 5; i++)
+        assert_int_equal(ev[i].id, i + 1);
+    engine_outbox_finish(&o);
+}
+
+static void the_front_is_told_once_until_it_has_fetched_all(void **state)
+{
+    struct outbox o;
+    struct engine_event ev[4];
+
+    (void)state;
+    notified = 0;
+    assert_int_equal(engine_outbox_init(&o, 4, on_notify, NULL), 0);
+    engine_outbox_flush(&o);
+    assert_int_equal(notified, 0);
+    engine_outbox_put(&o, &(struct engine_event){ .id = 1 });
+    engine_outbox_put(&o, &(struct engine_event){ .id = 2 });
+    engine_outbox_flush(&o);
+    engine_outbox_flush(&o);
+    assert_int_equal(notified, 1);
+    assert_int_equal(engine_outbox_take(&o, ev, 1), 1);
+    engine_outbox_flush(&o);
+    assert_int_equal(notified, 1);
+    assert_int_equal(engine_outbox_take(&o, ev, 4), 1);
+    engine_outbox_put(&o, &(struct engine_event){ .id = 3 });
+    engine_outbox_flush(&o);
+    assert_int_equal(notified, 2);
+    engine_outbox_finish(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mail_keeps_its_order),
+        cmocka_unit_test(an_empty_inbox_waits_no_longer_than_asked),
+        cmocka_unit_test(events_survive_growth_and_wrap),
+        cmocka_unit_test(the_front_is_told_once_until_it_has_fetched_all),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
