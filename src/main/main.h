@@ -1,0 +1,9 @@
+/* One entry a subcommand; argv[0] is the subcommand's name. Each returns the exit status. */
+#ifndef SLUICE_MAIN_MAIN_H
+#define SLUICE_MAIN_MAIN_H
+
+int main_serve(int argc, char **argv);
+int main_proxy(int argc, char **argv);
+int main_version(int argc, char **argv);
+
+#endif
