@@ -1,0 +1,107 @@
+/* The CPU backend inside: what an ISA has to bring. Everything here works on one thread; ops.c
+ * shares the work out and ends each operation with the barrier. The table is filled with portable C
+ * and then overwritten by what the ISA does better. */
+#ifndef SLUICE_KERNEL_CPU_H
+#define SLUICE_KERNEL_CPU_H
+
+#include "kernel/matrix.h"
+#include "kernel/team.h"
+
+/* Panels in a unit of linear(): unpacked together, and read by every row. */
+#define K_UNIT 2
+/* Queries (rows x heads of one kv head) that share a converted tile of keys and values. */
+#define K_ATT_QUERIES 96
+/* Panels are never wider than this. */
+#define K_MAX_PANEL 16
+
+struct linear_job {
+    float *y;
+    size_t ldy;
+    const struct k_act *a;
+    const struct k_matrix *w;
+    bool accumulate;
+};
+
+struct attend_job {
+    float *out;
+    const float *q;
+    size_t ldo, ldq;
+    uint32_t heads;
+    float scale;
+    const struct k_kv *kv;
+};
+
+/* One thread's scratch for attend, by head_dim up to K_MAX_HEAD_DIM. */
+struct attend_scratch {
+    _Alignas(64) float k[KV_TILE * K_MAX_HEAD_DIM]; /* [token / 16][dim][16] */
+    float v[KV_TILE * K_MAX_HEAD_DIM];              /* [token][dim] */
+    float o[K_ATT_QUERIES * K_MAX_HEAD_DIM];
+    float m[K_ATT_QUERIES], l[K_ATT_QUERIES];
+    float p[8 * KV_TILE];
+};
+
+struct sample_scratch; /* sample.c */
+
+struct cpu_impl {
+    uint32_t panel;
+    /* One row of activations to int8; cols is a multiple of 32. */
+    void (*quant_row)(int8_t *q, float *scale, int32_t *isum, float *fsum, const float *x,
+                      uint32_t cols);
+    void (*norm_row)(float *y, const float *x, const float *gain, uint32_t cols, float eps);
+    void (*swiglu_row)(float *y, const float *x, uint32_t cols);
+    /* Panels [p0, p1) of a segment times rows [r0, r1) of the activations. */
+    void (*linear)(const struct linear_job *job, const struct k_seg *seg, uint32_t p0, uint32_t p1,
+                   uint32_t r0, uint32_t r1, void *scratch);
+    void (*rope_head)(float *x, const float *cos, const float *sin, const struct k_rope *rope);
+    /* Stores n <= 16 tokens that share a group of 16 positions, the first in lane `lane`; k and v
+     * point at the group's keys and at the first token's values. */
+    void (*kv_put)(const struct k_kv *kv, void *k, void *v, uint32_t lane, uint32_t n,
+                   const float *key, const float *value, size_t ld);
+    /* Rows [r0, r1) of the sequence, all query heads of one kv head. */
+    void (*attend)(const struct attend_job *job, const struct k_seq *seq, uint32_t kv_head,
+                   uint32_t r0, uint32_t r1, struct attend_scratch *s);
+};
+
+void cpu_fill_ref(struct cpu_impl *f);
+void cpu_fill_avx2(struct cpu_impl *f, uint32_t flags);
+void cpu_fill_avx512(struct cpu_impl *f, uint32_t flags);
+
+/* What cpuid says and the operating system saves (x86/cpuid.c). */
+enum cpu_flag {
+    CPU_AVX2 = 1,   /* with FMA; every CPU that has both has F16C too */
+    CPU_AVX512 = 2, /* F, BW, VL, DQ */
+    CPU_AVX512_VNNI = 4,
+};
+uint32_t cpu_flags(void);
+
+/* The backend's own state behind struct kernels. */
+struct cpu {
+    struct kernels table;
+    struct team team;
+    struct cpu_impl impl;
+    uint32_t max_vocab;
+    struct attend_scratch *attend; /* one a thread */
+    struct sample_scratch *sample;
+    char detail[64];
+};
+
+static inline struct cpu *cpu_of(const struct kernels *k)
+{
+    return k->self;
+}
+
+/* ops.c, sample.c: the [team] operations of the table */
+void ops_fill(struct kernels *k);
+void sample_rows(const struct kernels *k, struct k_choice *out, float *logits, size_t ld,
+                 uint32_t vocab, const struct k_sample *rows, uint32_t n);
+int sample_scratch_create(struct cpu *c);
+void sample_scratch_destroy(struct cpu *c);
+
+/* The group of 16 keys (or the values) that holds position pos, for one kv head. */
+static inline size_t kv_group_offset(const struct k_kv *kv, uint32_t block, uint32_t head,
+                                     uint32_t in_block)
+{
+    return (((size_t)block * kv->kv_heads + head) * kv->block_tokens + in_block) * kv->head_dim;
+}
+
+#endif

@@ -1,0 +1,72 @@
+/* Packed weights and activations of the CPU backend.
+ *
+ * Outputs are packed in panels of `panel` rows (the lanes of a vector), so that a lane sums its own
+ * row over k and nothing is added across lanes. A panel holds, for each block of 32 inputs,
+ *   8-bit codes: [8 steps][lane][4 inputs]
+ *   4-bit codes: [4 steps][lane][4 bytes]; a byte's low half belongs to step s, its high to s + 4
+ *   dense:       [32][lane] of the checkpoint's own type
+ * and apart from them scale and min as [block][lane] (with two scales a block: [block][2][lane]). */
+#ifndef SLUICE_KERNEL_MATRIX_H
+#define SLUICE_KERNEL_MATRIX_H
+
+#include "kernel/block.h"
+
+/* One part of a matrix: rows of one format. The last panel is filled up with zero rows. */
+struct k_seg {
+    enum k_type type;
+    uint32_t row0, rows; /* where its outputs stand in the result */
+    uint32_t panels;
+    struct k_format fmt;
+    uint8_t *q; /* codes, or dense values */
+    void *scale, *min;
+    size_t q_bytes;     /* of one panel */
+    size_t scale_count; /* scales of one panel */
+    size_t min_count;
+};
+
+struct k_matrix {
+    uint32_t rows, cols, blocks; /* blocks of 32 inputs, the last one filled up with zeros */
+    uint32_t panel;
+    enum k_math math;
+    uint32_t n_segs;
+    struct k_seg *segs;
+    size_t bytes;
+};
+
+struct k_act {
+    uint32_t forms, max_tokens, max_cols;
+    uint32_t cols;    /* of what is loaded */
+    float *f;         /* [token][cols] */
+    int8_t *q;        /* [token][cols], -127 .. 127 */
+    float *scale;     /* [token][cols / 32] */
+    int32_t *isum;    /* sum of q in the block */
+    float *fsum;      /* scale * isum */
+    uint8_t *scratch; /* one piece a thread: panels unpacked by linear */
+    size_t scratch_bytes;
+};
+
+static inline size_t seg_scale_size(const struct k_seg *s)
+{
+    return s->fmt.wide_scale ? sizeof(float) : sizeof(uint16_t);
+}
+
+/* True if linear() multiplies this segment with int8 activations. */
+static inline bool seg_is_int(const struct k_matrix *m, const struct k_seg *s)
+{
+    return m->math == K_MATH_FAST && s->fmt.bits;
+}
+
+int matrix_pack(const struct kernels *k, struct k_matrix **out, const struct k_part *parts,
+                uint32_t n_parts, uint32_t cols, enum k_math math, struct err *e);
+void matrix_free(const struct kernels *k, struct k_matrix *m);
+uint32_t matrix_form(const struct k_matrix *m);
+size_t matrix_bytes(const struct k_matrix *m);
+
+/* Row r as floats, exactly as k_dequant would give it. */
+void matrix_row(const struct k_matrix *m, uint32_t r, float *dst);
+
+int act_create(const struct kernels *k, struct k_act **out, uint32_t max_tokens, uint32_t max_cols,
+               uint32_t forms);
+void act_destroy(const struct kernels *k, struct k_act *a);
+
+#endif

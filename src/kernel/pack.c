@@ -1,0 +1,320 @@
+/* From a checkpoint's rows to panels, and back for embeddings. */
+#include "base/status.h"
+#include "kernel/cpu.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t div_up(uint32_t a, uint32_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Bytes of one dense value as packed. */
+static size_t dense_size(enum k_type type)
+{
+    return type == K_F32 ? 4 : 2;
+}
+
+/* The byte with inputs 4 * step .. + 3 of a lane inside a block of 8-bit codes. */
+static size_t code_at(uint32_t panel, uint32_t step, uint32_t lane)
+{
+    return ((size_t)step * panel + lane) * 4;
+}
+
+static void seg_size(struct k_seg *s, uint32_t panel, uint32_t blocks)
+{
+    size_t weights = (size_t)blocks * K_BLOCK * panel;
+
+    s->fmt = k_format[s->type];
+    s->panels = div_up(s->rows, panel);
+    if (!s->fmt.bits) {
+        s->q_bytes = weights * dense_size(s->type);
+        return;
+    }
+    s->q_bytes = weights * s->fmt.bits / 8;
+    s->scale_count = (size_t)blocks * panel * (s->fmt.halves ? 2 : 1);
+    s->min_count = s->fmt.has_min ? (size_t)blocks * panel : 0;
+}
+
+static size_t seg_bytes(const struct k_seg *s)
+{
+    return s->panels * (s->q_bytes + (s->scale_count + s->min_count) * seg_scale_size(s));
+}
+
+static int seg_alloc(const struct kernels *k, struct k_seg *s)
+{
+    size_t size = seg_scale_size(s);
+
+    s->q = k->alloc(k, s->panels * s->q_bytes);
+    if (s->scale_count)
+        s->scale = k->alloc(k, s->panels * s->scale_count * size);
+    if (s->min_count)
+        s->min = k->alloc(k, s->panels * s->min_count * size);
+    if (!s->q || (s->scale_count && !s->scale) || (s->min_count && !s->min))
+        return ERR_NOMEM;
+    return 0;
+}
+
+static void put_scale(const struct k_seg *s, void *at, size_t i, float v)
+{
+    if (s->fmt.wide_scale)
+        ((float *)at)[i] = v;
+    else
+        ((uint16_t *)at)[i] = k_float_to_half(v);
+}
+
+static float get_scale(const struct k_seg *s, const void *at, size_t i)
+{
+    return s->fmt.wide_scale ? ((const float *)at)[i] : k_half_to_float(((const uint16_t *)at)[i]);
+}
+
+/* One block of one lane. */
+static void put_block(struct k_seg *s, uint32_t panel, uint32_t p, uint32_t lane, uint32_t b,
+                      const struct k_block *blk)
+{
+    uint8_t *q = s->q + p * s->q_bytes + (size_t)b * K_BLOCK * panel * s->fmt.bits / 8;
+    size_t scales = p * s->scale_count, row = (size_t)b * panel + lane;
+
+    if (s->fmt.bits == 8) {
+        for (uint32_t step = 0; step < 8; step++)
+            memcpy(q + code_at(panel, step, lane), blk->q + 4 * step, 4);
+    } else {
+        for (uint32_t j = 0; j < 16; j++)
+            q[code_at(panel, j / 4, lane) + j % 4] = (uint8_t)(blk->q[j] | blk->q[j + 16] << 4);
+    }
+    if (s->fmt.halves) {
+        put_scale(s, s->scale, scales + 2 * (size_t)b * panel + lane, blk->scale[0]);
+        put_scale(s, s->scale, scales + (2 * (size_t)b + 1) * panel + lane, blk->scale[1]);
+    } else {
+        put_scale(s, s->scale, scales + row, blk->scale[0]);
+    }
+    if (s->fmt.has_min)
+        put_scale(s, s->min, p * s->min_count + row, blk->min);
+}
+
+static void get_block(const struct k_seg *s, uint32_t panel, uint32_t p, uint32_t lane, uint32_t b,
+                      struct k_block *blk)
+{
+    const uint8_t *q = s->q + p * s->q_bytes + (size_t)b * K_BLOCK * panel * s->fmt.bits / 8;
+    size_t scales = p * s->scale_count, row = (size_t)b * panel + lane;
+
+    if (s->fmt.bits == 8) {
+        for (uint32_t step = 0; step < 8; step++)
+            memcpy(blk->q + 4 * step, q + code_at(panel, step, lane), 4);
+    } else {
+        for (uint32_t j = 0; j < 16; j++) {
+            uint8_t byte = q[code_at(panel, j / 4, lane) + j % 4];
+
+            blk->q[j] = byte & 15;
+            blk->q[j + 16] = byte >> 4;
+        }
+    }
+    if (s->fmt.halves) {
+        blk->scale[0] = get_scale(s, s->scale, scales + 2 * (size_t)b * panel + lane);
+        blk->scale[1] = get_scale(s, s->scale, scales + (2 * (size_t)b + 1) * panel + lane);
+    } else {
+        blk->scale[0] = blk->scale[1] = get_scale(s, s->scale, scales + row);
+    }
+    blk->min = s->fmt.has_min ? get_scale(s, s->min, p * s->min_count + row) : 0;
+}
+
+static void put_dense(struct k_seg *s, uint32_t panel, uint32_t p, uint32_t lane, const void *src,
+                      uint32_t cols)
+{
+    if (s->type == K_F32) {
+        float *q = (float *)(void *)(s->q + p * s->q_bytes) + lane;
+
+        for (uint32_t c = 0; c < cols; c++)
+            memcpy(q + (size_t)c * panel, (const char *)src + 4 * (size_t)c, 4);
+    } else {
+        uint16_t *q = (uint16_t *)(void *)(s->q + p * s->q_bytes) + lane;
+
+        for (uint32_t c = 0; c < cols; c++)
+            memcpy(q + (size_t)c * panel, (const char *)src + 2 * (size_t)c, 2);
+    }
+}
+
+static float get_dense(const struct k_seg *s, uint32_t panel, uint32_t p, uint32_t lane, uint32_t c)
+{
+    const void *q = s->q + p * s->q_bytes;
+    size_t i = (size_t)c * panel + lane;
+
+    if (s->type == K_F32)
+        return ((const float *)q)[i];
+    if (s->type == K_F16)
+        return k_half_to_float(((const uint16_t *)q)[i]);
+    return k_bf16_to_float(((const uint16_t *)q)[i]);
+}
+
+static void pack_row(const struct k_matrix *m, struct k_seg *s, uint32_t row, const void *src)
+{
+    uint32_t p = row / m->panel, lane = row % m->panel;
+    struct k_block blk;
+
+    if (!s->fmt.bits) {
+        put_dense(s, m->panel, p, lane, src, m->cols);
+        return;
+    }
+    for (uint32_t b = 0; b < m->blocks; b++) {
+        k_block_decode(s->type, &blk, src, b);
+        put_block(s, m->panel, p, lane, b, &blk);
+    }
+}
+
+/* Packing is shared out by panels: threads take them in order, so that the file is still read from
+ * front to back. */
+struct pack_job {
+    const struct kernels *k;
+    const struct k_matrix *m;
+    const struct k_part *parts;
+};
+
+static void pack_panel(const struct pack_job *job, struct k_seg *s, const struct k_part *part,
+                       uint32_t p)
+{
+    uint32_t from = p * job->m->panel, to = from + job->m->panel;
+
+    for (uint32_t r = from; r < to && r < part->rows; r++) {
+        uint32_t src = part->row_map ? part->row_map[r] : r;
+
+        pack_row(job->m, s, r, (const char *)part->data + src * part->stride);
+    }
+}
+
+static void pack_team(void *arg)
+{
+    const struct pack_job *job = arg;
+    struct share share = team_share(&cpu_of(job->k)->team);
+
+    for (uint32_t i = 0; i < job->m->n_segs; i++) {
+        struct k_seg *s = &job->m->segs[i];
+        uint32_t p;
+
+        while ((p = team_next(&share, s->panels)) < s->panels)
+            pack_panel(job, s, &job->parts[i], p);
+        team_barrier(&share);
+    }
+}
+
+static int check_parts(const struct k_part *parts, uint32_t n_parts, uint32_t cols, struct err *e)
+{
+    uint64_t rows = 0;
+
+    if (!n_parts || !cols)
+        return err_set(e, ERR_UNSUPPORTED, "a matrix of %u parts and %u columns cannot be packed",
+                       n_parts, cols);
+    for (uint32_t i = 0; i < n_parts; i++) {
+        enum k_type type = parts[i].type;
+
+        if ((unsigned)type >= K_TYPES || cols % k_type_info[type].block)
+            return err_set(e, ERR_UNSUPPORTED,
+                           "rows of %u columns of type %s cannot be packed: its blocks are of %u",
+                           cols, (unsigned)type < K_TYPES ? k_type_info[type].name : "(unknown)",
+                           (unsigned)type < K_TYPES ? k_type_info[type].block : 0);
+        rows += parts[i].rows;
+    }
+    if (rows == 0 || rows > UINT32_MAX / 2)
+        return err_set(e, ERR_UNSUPPORTED, "a matrix of %llu rows cannot be packed",
+                       (unsigned long long)rows);
+    return 0;
+}
+
+static int matrix_layout(const struct kernels *k, struct k_matrix *m, const struct k_part *parts)
+{
+    for (uint32_t i = 0; i < m->n_segs; i++) {
+        struct k_seg *s = &m->segs[i];
+
+        s->type = parts[i].type;
+        s->row0 = m->rows;
+        s->rows = parts[i].rows;
+        seg_size(s, m->panel, m->blocks);
+        m->rows += s->rows;
+        m->bytes += seg_bytes(s);
+        if (seg_alloc(k, s) < 0)
+            return ERR_NOMEM;
+    }
+    return 0;
+}
+
+int matrix_pack(const struct kernels *k, struct k_matrix **out, const struct k_part *parts,
+                uint32_t n_parts, uint32_t cols, enum k_math math, struct err *e)
+{
+    struct k_matrix *m;
+    struct pack_job job = { .k = k, .parts = parts };
+    int st = check_parts(parts, n_parts, cols, e);
+
+    if (st < 0)
+        return st;
+    m = calloc(1, sizeof *m);
+    if (!m)
+        return err_set(e, ERR_NOMEM, "out of memory for a weight matrix");
+    m->cols = cols;
+    m->blocks = div_up(cols, K_BLOCK);
+    m->panel = cpu_of(k)->impl.panel;
+    m->math = math;
+    m->n_segs = n_parts;
+    m->segs = calloc(n_parts, sizeof *m->segs);
+    if (!m->segs || matrix_layout(k, m, parts) < 0) {
+        st = err_set(e, ERR_NOMEM, "out of memory for a weight matrix of %u x %u (%zu bytes)",
+                     m->rows, cols, m->bytes);
+        matrix_free(k, m);
+        return st;
+    }
+    job.m = m;
+    k->run(k, pack_team, &job);
+    *out = m;
+    return 0;
+}
+
+void matrix_free(const struct kernels *k, struct k_matrix *m)
+{
+    if (!m)
+        return;
+    for (uint32_t i = 0; m->segs && i < m->n_segs; i++) {
+        struct k_seg *s = &m->segs[i];
+
+        k->free(k, s->q, s->panels * s->q_bytes);
+        k->free(k, s->scale, s->panels * s->scale_count * seg_scale_size(s));
+        k->free(k, s->min, s->panels * s->min_count * seg_scale_size(s));
+    }
+    free(m->segs);
+    free(m);
+}
+
+uint32_t matrix_form(const struct k_matrix *m)
+{
+    uint32_t form = 0;
+
+    for (uint32_t i = 0; i < m->n_segs; i++)
+        form |= seg_is_int(m, &m->segs[i]) ? K_FORM_Q8 : K_FORM_F32;
+    return form;
+}
+
+size_t matrix_bytes(const struct k_matrix *m)
+{
+    return m->bytes;
+}
+
+void matrix_row(const struct k_matrix *m, uint32_t r, float *dst)
+{
+    const struct k_seg *s = m->segs;
+    struct k_block blk;
+    uint32_t p, lane;
+
+    assert(r < m->rows);
+    while (r >= s->row0 + s->rows)
+        s++;
+    p = (r - s->row0) / m->panel;
+    lane = (r - s->row0) % m->panel;
+    for (uint32_t c = 0; !s->fmt.bits && c < m->cols; c++)
+        dst[c] = get_dense(s, m->panel, p, lane, c);
+    for (uint32_t b = 0; s->fmt.bits && b < m->blocks; b++, dst += K_BLOCK) {
+        get_block(s, m->panel, p, lane, b, &blk);
+        for (int j = 0; j < K_BLOCK; j++)
+            dst[j] = blk.scale[j / 16] * (float)(blk.q[j] - s->fmt.bias);
+        for (int j = 0; s->fmt.has_min && j < K_BLOCK; j++)
+            dst[j] += blk.min;
+    }
+}

@@ -1,0 +1,93 @@
+/* Operations on single rows, and the table of portable versions. */
+#include "kernel/ref/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+static void quant_row(int8_t *q, float *scale, int32_t *isum, float *fsum, const float *x,
+                      uint32_t cols)
+{
+    for (uint32_t b = 0; b < cols / K_BLOCK; b++, x += K_BLOCK, q += K_BLOCK) {
+        float max = 0, inv;
+        int32_t sum = 0;
+
+        for (int j = 0; j < K_BLOCK; j++)
+            max = fabsf(x[j]) > max ? fabsf(x[j]) : max;
+        scale[b] = max / 127;
+        inv = max > 0 ? 127 / max : 0;
+        for (int j = 0; j < K_BLOCK; j++) {
+            float v = rintf(x[j] * inv);
+
+            q[j] = (int8_t)(v > 127 ? 127 : v < -127 ? -127 : v);
+            sum += q[j];
+        }
+        isum[b] = sum;
+        fsum[b] = scale[b] * (float)sum;
+    }
+}
+
+static void norm_row(float *y, const float *x, const float *gain, uint32_t cols, float eps)
+{
+    float part[16] = { 0 }, sum = 0, r;
+    uint32_t i;
+
+    for (i = 0; i + 16 <= cols; i += 16)
+        for (int j = 0; j < 16; j++)
+            part[j] += x[i + j] * x[i + j];
+    for (; i < cols; i++)
+        part[i % 16] += x[i] * x[i];
+    for (int j = 0; j < 16; j++)
+        sum += part[j];
+    r = 1 / sqrtf(sum / (float)cols + eps);
+    for (i = 0; i < cols; i++)
+        y[i] = x[i] * r * gain[i];
+}
+
+static void swiglu_row(float *y, const float *x, uint32_t cols)
+{
+    for (uint32_t i = 0; i < cols; i++)
+        y[i] = x[i] / (1 + expf(-x[i])) * x[cols + i];
+}
+
+static void rope_head(float *x, const float *cos, const float *sin, const struct k_rope *rope)
+{
+    uint32_t half = rope->dim / 2;
+
+    for (uint32_t i = 0; i < half; i++) {
+        float *a = rope->style == K_ROPE_PAIRS ? x + 2 * i : x + i;
+        float *b = rope->style == K_ROPE_PAIRS ? a + 1 : a + half;
+        float re = *a * cos[i] - *b * sin[i], im = *b * cos[i] + *a * sin[i];
+
+        *a = re;
+        *b = im;
+    }
+}
+
+void ref_kv_put(const struct k_kv *kv, void *k, void *v, uint32_t lane, uint32_t n,
+                const float *key, const float *value, size_t ld)
+{
+    for (uint32_t t = 0; t < n; t++, key += ld, value += ld)
+        for (uint32_t d = 0; d < kv->head_dim; d++) {
+            size_t at_k = (size_t)d * KV_GROUP + lane + t, at_v = (size_t)t * kv->head_dim + d;
+
+            if (kv->type == K_F32) {
+                ((float *)k)[at_k] = key[d];
+                ((float *)v)[at_v] = value[d];
+            } else {
+                ((uint16_t *)k)[at_k] = k_float_to_half(key[d]);
+                ((uint16_t *)v)[at_v] = k_float_to_half(value[d]);
+            }
+        }
+}
+
+void cpu_fill_ref(struct cpu_impl *f)
+{
+    f->panel = 16;
+    f->quant_row = quant_row;
+    f->norm_row = norm_row;
+    f->swiglu_row = swiglu_row;
+    f->linear = ref_linear;
+    f->rope_head = rope_head;
+    f->kv_put = ref_kv_put;
+    f->attend = ref_attend;
+}

@@ -1,0 +1,242 @@
+/* linear, embed and the forms of activations. */
+#include "check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct shape {
+    uint32_t rows, cols;
+};
+static const struct shape shapes[] = { { 7, 32 },    { 16, 64 },  { 33, 96 }, { 80, 576 },
+                                       { 41, 1536 }, { 24, 256 }, { 50, 512 } };
+static const uint32_t counts[] = { 1, 2, 3, 7, 33, 101 };
+#define MAX_N 101
+#define LDY   2020 /* distance between rows of a result */
+
+struct fixture {
+    enum k_type type;
+    enum k_math math;
+    struct shape shape;
+    void *src;
+    float *w; /* dequantized by k_dequant */
+    float *x;
+};
+
+static struct k_matrix *pack(const struct kernels *k, const struct fixture *f)
+{
+    struct k_part part = { .type = f->type,
+                           .rows = f->shape.rows,
+                           .data = f->src,
+                           .stride = k_type_bytes(f->type, f->shape.cols) };
+    struct k_matrix *m;
+
+    if (k->pack(k, &m, &part, 1, f->shape.cols, f->math, NULL) < 0)
+        abort();
+    return m;
+}
+
+struct team_call {
+    const struct kernels *k;
+    struct k_act *a;
+    const struct k_matrix *m;
+    const float *x;
+    float *y;
+    uint32_t n, cols;
+    bool accumulate;
+};
+
+static void call(void *arg)
+{
+    const struct team_call *c = arg;
+
+    c->k->act_load(c->k, c->a, c->x, c->cols, c->n, c->cols);
+    c->k->linear(c->k, c->y, LDY, c->a, c->m, c->n, c->accumulate);
+}
+
+/* y [n][LDY] = x * w of the fixture by table k, in a team or alone. */
+static void multiply(const struct kernels *k, const struct fixture *f, const struct k_matrix *m,
+                     const float *x, float *y, uint32_t n, bool team, bool accumulate)
+{
+    struct team_call c = {
+        .k = k, .m = m, .x = x, .y = y, .n = n, .cols = f->shape.cols, .accumulate = accumulate
+    };
+
+    if (k->act_create(k, &c.a, n, f->shape.cols, k->matrix_form(m)) < 0)
+        abort();
+    if (team)
+        k->run(k, call, &c);
+    else
+        call(&c);
+    k->act_destroy(k, c.a);
+}
+
+/* What the activations are after rounding to int8, or as they are. */
+static double activation(const float *row, uint32_t c, bool is_int)
+{
+    const float *blk = row + c / 32 * 32;
+    float max = 0;
+
+    if (!is_int)
+        return (double)row[c];
+    for (int j = 0; j < 32; j++)
+        max = fabsf(blk[j]) > max ? fabsf(blk[j]) : max;
+    return max > 0 ? (double)(max / 127) * (double)rintf(row[c] * (127 / max)) : 0;
+}
+
+static void compare_double(struct check *c, const struct fixture *f, const float *y, uint32_t n,
+                           bool is_int)
+{
+    double worst = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t r = 0; r < f->shape.rows; r++) {
+            const float *x = f->x + (size_t)i * f->shape.cols,
+                        *w = f->w + (size_t)r * f->shape.cols;
+            double sum = 0, size = 0;
+
+            for (uint32_t k = 0; k < f->shape.cols; k++) {
+                double t = activation(x, k, is_int) * (double)w[k];
+
+                sum += t;
+                size += fabs(t);
+            }
+            worst = fmax(worst, fabs((double)y[(size_t)i * LDY + r] - sum) / (size + 1e-6));
+        }
+    expect(c, worst < 2e-6, "linear %s %s %ux%u n=%u: off by %g of the sum of magnitudes",
+           k_type_info[f->type].name, f->math == K_MATH_FAST ? "fast" : "float", f->shape.rows,
+           f->shape.cols, n, worst);
+}
+
+/* Each row alone, and all on one thread, must give the same bits. */
+static void compare_rows(struct check *c, const struct fixture *f, const struct k_matrix *m,
+                         const float *y, uint32_t n)
+{
+    float *alone = get(c->two, LDY * sizeof *alone);
+    bool same = true;
+
+    for (uint32_t i = 0; i < n; i++) {
+        multiply(c->two, f, m, f->x + (size_t)i * f->shape.cols, alone, 1, i % 2, false);
+        same = same && same_bits(alone, y + (size_t)i * LDY, f->shape.rows * sizeof *y);
+    }
+    expect(c, same, "linear %s %ux%u: a row of %u differs from the row alone",
+           k_type_info[f->type].name, f->shape.rows, f->shape.cols, n);
+    c->two->free(c->two, alone, LDY * sizeof *alone);
+}
+
+static void one_count(struct check *c, const struct fixture *f, const struct k_matrix *m,
+                      uint32_t n)
+{
+    size_t bytes = (size_t)n * LDY * sizeof(float);
+    float *y = get(c->two, bytes), *z = get(c->two, bytes);
+    bool is_int = c->two->matrix_form(m) == K_FORM_Q8, sums = true;
+
+    multiply(c->two, f, m, f->x, y, n, true, false);
+    if (n <= 7) /* more rows are held to be the same as single rows */
+        compare_double(c, f, y, n, is_int);
+    compare_rows(c, f, m, y, n);
+    multiply(c->two, f, m, f->x, z, n, false, false);
+    expect(c, same_bits(y, z, bytes), "linear %s n=%u: one thread differs from two",
+           k_type_info[f->type].name, n);
+    multiply(c->two, f, m, f->x, z, n, true, true);
+    for (size_t i = 0; i < bytes / sizeof *y; i++)
+        sums = sums && z[i] == y[i] + y[i];
+    expect(c, sums, "linear %s n=%u: accumulate", k_type_info[f->type].name, n);
+    c->two->free(c->two, y, bytes);
+    c->two->free(c->two, z, bytes);
+}
+
+static void check_embed(struct check *c, const struct fixture *f, const struct k_matrix *m)
+{
+    int32_t ids[3] = { (int32_t)f->shape.rows - 1, 0, (int32_t)f->shape.rows / 2 };
+    size_t cols = f->shape.cols;
+    float *y = get(c->two, 3 * cols * sizeof *y);
+    bool same = true;
+
+    c->two->embed(c->two, y, cols, m, ids, 3);
+    for (int i = 0; i < 3; i++)
+        same = same &&
+               same_bits(y + (size_t)i * cols, f->w + (size_t)ids[i] * cols, cols * sizeof *y);
+    expect(c, same, "embed %s %ux%u is not what k_dequant gives", k_type_info[f->type].name,
+           f->shape.rows, f->shape.cols);
+    c->two->free(c->two, y, 3 * cols * sizeof *y);
+}
+
+static void one_shape(struct check *c, struct rng *r, enum k_type type, enum k_math math,
+                      struct shape shape)
+{
+    size_t n = (size_t)shape.rows * shape.cols, nx = (size_t)MAX_N * shape.cols;
+    struct fixture f = { .type = type, .math = math, .shape = shape };
+    struct k_matrix *m;
+
+    f.src = random_weights(r, type, n);
+    f.w = get(c->two, n * sizeof *f.w);
+    f.x = get(c->two, nx * sizeof *f.x);
+    k_dequant(type, f.w, f.src, n);
+    rng_fill(r, f.x, nx);
+    memset(f.x, 0, 32 * sizeof *f.x); /* a block of zeros has no scale */
+    m = pack(c->two, &f);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        one_count(c, &f, m, counts[i]);
+    check_embed(c, &f, m);
+    c->two->unpack_free(c->two, m);
+    c->two->free(c->two, f.w, n * sizeof *f.w);
+    c->two->free(c->two, f.x, nx * sizeof *f.x);
+    free(f.src);
+}
+
+/* Parts of different types side by side, rows permuted. */
+static void check_parts(struct check *c, struct rng *r)
+{
+    enum { COLS = 256, ROWS = 20 };
+    static const enum k_type types[3] = { K_Q4_1, K_Q6_K, K_F16 };
+    uint32_t map[ROWS];
+    struct k_part parts[3];
+    struct k_matrix *m;
+    float want[COLS], got[COLS];
+    bool same = true;
+
+    for (uint32_t i = 0; i < ROWS; i++)
+        map[i] = (i * 7 + 3) % ROWS;
+    for (int i = 0; i < 3; i++)
+        parts[i] = (struct k_part){ .type = types[i],
+                                    .rows = ROWS,
+                                    .data = random_weights(r, types[i], ROWS * COLS),
+                                    .stride = k_type_bytes(types[i], COLS),
+                                    .row_map = i == 1 ? map : NULL };
+    if (c->two->pack(c->two, &m, parts, 3, COLS, K_MATH_FAST, NULL) < 0)
+        abort();
+    for (int32_t i = 0; i < 3 * ROWS; i++) {
+        const struct k_part *p = &parts[i / ROWS];
+        uint32_t row = p->row_map ? p->row_map[i % ROWS] : (uint32_t)(i % ROWS);
+
+        k_dequant(p->type, want, (const char *)p->data + row * p->stride, COLS);
+        c->two->embed(c->two, got, COLS, m, &i, 1);
+        same = same && same_bits(want, got, sizeof want);
+    }
+    expect(c, same, "a matrix of three parts does not give back its rows");
+    expect(c, c->two->matrix_form(m) == (K_FORM_F32 | K_FORM_Q8), "forms of a mixed matrix");
+    c->two->unpack_free(c->two, m);
+    for (int i = 0; i < 3; i++) {
+        void *p;
+
+        memcpy(&p, &parts[i].data, sizeof p);
+        free(p);
+    }
+    parts[0].type = K_Q4_K;
+    expect(c, c->two->pack(c->two, &m, parts, 1, 96, K_MATH_FAST, NULL) < 0,
+           "96 columns are no blocks of Q4_K");
+}
+
+void check_linear(struct check *c)
+{
+    struct rng r = { 1 };
+
+    for (int type = 0; type < K_TYPES; type++)
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+            for (int math = 0; math < 2; math++)
+                if (shapes[i].cols % k_type_info[type].block == 0)
+                    one_shape(c, &r, (enum k_type)type, (enum k_math)math, shapes[i]);
+    check_parts(c, &r);
+}
