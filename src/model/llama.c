@@ -44,9 +44,10 @@ static int check(const struct model *m, struct err *e)
 {
     const struct model_config *c = &m->cfg;
 
-    if (c->head_dim > K_MAX_HEAD_DIM || c->head_dim % 2)
-        return err_set(e, ERR_UNSUPPORTED, "head size %u is not supported; even sizes up to %d are",
-                       c->head_dim, K_MAX_HEAD_DIM);
+    if (c->head_dim > K_MAX_HEAD_DIM || c->head_dim % 16)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "head size %u is not supported; multiples of 16 up to %d are", c->head_dim,
+                       K_MAX_HEAD_DIM);
     if (c->hidden % 32 || c->ffn % 32 || q_cols(c) % 32)
         return err_set(e, ERR_UNSUPPORTED,
                        "hidden size %u, feed-forward size %u and heads x head size %u must be "

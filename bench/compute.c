@@ -1,0 +1,277 @@
+/* bench/compute: prefill and decode of one model against what the machine can do at most, measured
+ * in the same run. Called by the script of the same name.
+ *
+ *     compute MODEL [--json FILE] [--threads N] [--runs N] [--isa ISA]
+ *
+ * The bound of a prefill is its linear work at the int8 peak plus its attention at the float peak;
+ * that of a decode step is the packed weights at the rate at which memory is read. */
+#include "base/status.h"
+#include "compute_peak.h"
+#include "kernel/kernel.h"
+#include "model/model.h"
+#include "sys/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_PROMPT   2048
+#define DECODE_AT    128 /* tokens in the cache when decoding starts */
+#define DECODE_STEPS 48
+#define BLOCK        32
+#define MAX_RUNS     32
+#define MAX_FIGURES  16
+
+struct options {
+    const char *model, *json, *isa;
+    uint32_t threads;
+    int runs;
+};
+
+struct figure {
+    const char *name, *unit, *against;
+    double value, ratio;
+};
+
+struct bench {
+    struct kernels *k;
+    struct model *m;
+    struct model_work *w;
+    struct k_kv *kv;
+    size_t plane;
+    int32_t ids[MAX_PROMPT];
+    uint32_t pos[MAX_PROMPT], blocks[MAX_PROMPT / BLOCK + 8];
+    struct figure figures[MAX_FIGURES];
+    int n_figures;
+};
+
+static int parse(struct options *o, int argc, char **argv)
+{
+    *o = (struct options){ .threads = 2, .runs = 5 };
+    for (int i = 1; i < argc; i++) {
+        const char *next = i + 1 < argc ? argv[i + 1] : NULL;
+
+        if (argv[i][0] != '-') {
+            o->model = argv[i];
+            continue;
+        }
+        if (!next)
+            return ERR_INVAL;
+        if (strcmp(argv[i], "--json") == 0)
+            o->json = next;
+        else if (strcmp(argv[i], "--isa") == 0)
+            o->isa = next;
+        else if (strcmp(argv[i], "--threads") == 0)
+            o->threads = (uint32_t)strtoul(next, NULL, 10);
+        else if (strcmp(argv[i], "--runs") == 0)
+            o->runs = atoi(next);
+        else
+            return ERR_INVAL;
+        i++;
+    }
+    return o->model && o->runs > 0 && o->runs <= MAX_RUNS && o->threads ? 0 : ERR_INVAL;
+}
+
+static int open_bench(struct bench *b, const struct options *o, struct err *e)
+{
+    struct k_options ko = { .isa = o->isa, .threads = o->threads };
+    struct model_options mo = { .path = o->model, .max_model_len = MAX_PROMPT + BLOCK };
+    const struct model_config *c;
+    uint32_t n_blocks = MAX_PROMPT / BLOCK + 8;
+    int st;
+
+    if ((st = kernels_open(&b->k, &ko, e)) < 0 || (st = model_open(&b->m, b->k, &mo, e)) < 0 ||
+        (st = model_work_create(&b->w, b->m, MAX_PROMPT, 1, e)) < 0)
+        return st;
+    c = model_config(b->m);
+    b->plane = (size_t)n_blocks * c->kv_heads * BLOCK * c->head_dim *
+               (model_kv_type(b->m) == K_F32 ? 4 : 2);
+    b->kv = calloc(c->n_layers, sizeof *b->kv);
+    for (uint32_t i = 0; b->kv && i < c->n_layers; i++) {
+        b->kv[i] = (struct k_kv){ b->k->alloc(b->k, b->plane),
+                                  b->k->alloc(b->k, b->plane),
+                                  model_kv_type(b->m),
+                                  BLOCK,
+                                  c->kv_heads,
+                                  c->head_dim };
+        if (!b->kv[i].k || !b->kv[i].v)
+            return err_set(e, ERR_NOMEM, "no memory for the KV cache");
+    }
+    for (uint32_t i = 0; i < n_blocks; i++)
+        b->blocks[i] = i;
+    for (uint32_t i = 0; i < MAX_PROMPT; i++) {
+        b->ids[i] = (int32_t)(1000 + i * 7919u % (c->vocab / 2));
+        b->pos[i] = i;
+    }
+    return b->kv ? 0 : err_set(e, ERR_NOMEM, "no memory for the KV cache");
+}
+
+static void close_bench(struct bench *b)
+{
+    for (uint32_t i = 0; b->kv && i < model_config(b->m)->n_layers; i++) {
+        b->k->free(b->k, b->kv[i].k, b->plane);
+        b->k->free(b->k, b->kv[i].v, b->plane);
+    }
+    free(b->kv);
+    model_work_destroy(b->w);
+    model_close(b->m);
+    kernels_close(b->k);
+}
+
+/* Rows [from, from + n) of the prompt, and the greedy token after the last. */
+static int32_t step(struct bench *b, uint32_t from, uint32_t n)
+{
+    struct k_seq seq = { .n = n, .pos = from, .blocks = b->blocks };
+    struct model_batch batch = { n, b->ids + from, b->pos + from, &seq, 1 };
+    struct k_sample s = { .top_p = 1, .repetition = 1, .n_top = -1, .forced = -1 };
+    uint32_t last = n - 1;
+    struct k_choice out;
+    float *logits;
+    size_t ld;
+
+    model_forward(b->m, b->w, b->kv, &batch);
+    logits = model_logits(b->m, b->w, &last, 1, &ld);
+    b->k->sample(b->k, &out, logits, ld, model_config(b->m)->vocab, &s, 1);
+    return out.id;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+static double prefill_seconds(struct bench *b, uint32_t n, int runs)
+{
+    double t[MAX_RUNS];
+
+    step(b, 0, n);
+    for (int i = 0; i < runs; i++) {
+        t[i] = clock_now();
+        step(b, 0, n);
+        t[i] = clock_now() - t[i];
+    }
+    return median(t, runs);
+}
+
+/* Seconds of one decode step; the median of all steps of all runs. */
+static double decode_seconds(struct bench *b, int runs)
+{
+    double t[DECODE_STEPS], each[MAX_RUNS];
+
+    for (int r = 0; r < runs; r++) {
+        int32_t id = step(b, 0, DECODE_AT);
+
+        for (uint32_t i = 0; i < DECODE_STEPS; i++) {
+            b->ids[DECODE_AT + i] = id;
+            t[i] = clock_now();
+            id = step(b, DECODE_AT + i, 1);
+            t[i] = clock_now() - t[i];
+        }
+        each[r] = median(t, DECODE_STEPS);
+    }
+    return median(each, runs);
+}
+
+static double prefill_bound(const struct bench *b, const struct peak *p, uint32_t n)
+{
+    const struct model_config *c = model_config(b->m);
+    double q = (double)c->heads * c->head_dim, kv = (double)c->kv_heads * c->head_dim;
+    double layer = (double)c->hidden * (2 * q + 2 * kv + 3.0 * c->ffn);
+    double linear = 2 * (c->n_layers * layer * n + (double)c->vocab * c->hidden);
+    double attention = 4 * q * c->n_layers * (n * (n + 1.0) / 2);
+
+    return linear / p->int8 + attention / p->flops;
+}
+
+static void add(struct bench *b, const char *name, double value, const char *unit,
+                const char *against, double ratio)
+{
+    b->figures[b->n_figures++] = (struct figure){ name, unit, against, value, ratio };
+}
+
+static void measure(struct bench *b, const struct options *o)
+{
+    double s512, s2048, s1, bound512, bound2048, bound1;
+    struct peak p;
+
+    peak_measure(&p, b->k->isa, (int)o->threads);
+    s512 = prefill_seconds(b, 512, o->runs);
+    s2048 = prefill_seconds(b, 2048, o->runs);
+    s1 = decode_seconds(b, o->runs);
+    bound512 = prefill_bound(b, &p, 512);
+    bound2048 = prefill_bound(b, &p, 2048);
+    bound1 = (double)model_weight_bytes(b->m) / p.read;
+    add(b, "int8_peak", p.int8 / 1e9, "Gop/s", "", 0);
+    add(b, "float_peak", p.flops / 1e9, "Gflop/s", "", 0);
+    add(b, "memory_read", p.read / 1e9, "GB/s", "", 0);
+    add(b, "prefill512_of_bound", bound512 / s512, "1", "bound", bound512 / s512);
+    add(b, "prefill2048_of_bound", bound2048 / s2048, "1", "bound", bound2048 / s2048);
+    add(b, "decode1_of_read", bound1 / s1, "1", "memory read", bound1 / s1);
+    add(b, "prefill512_tok_s", 512 / s512, "tok/s", "bound", bound512 / s512);
+    add(b, "prefill2048_tok_s", 2048 / s2048, "tok/s", "bound", bound2048 / s2048);
+    add(b, "decode1_tok_s", 1 / s1, "tok/s", "memory read", bound1 / s1);
+}
+
+static void print_table(const struct bench *b, const struct options *o)
+{
+    printf("%s, %u threads, median of %d runs\n", b->k->detail, o->threads, o->runs);
+    printf("%-22s %12s  %-8s %6s\n", "figure", "value", "unit", "ratio");
+    for (int i = 0; i < b->n_figures; i++) {
+        const struct figure *f = &b->figures[i];
+
+        printf("%-22s %12.3f  %-8s", f->name, f->value, f->unit);
+        if (f->ratio > 0)
+            printf(" %5.1f%% of %s", 100 * f->ratio, f->against);
+        putchar('\n');
+    }
+}
+
+static int write_json(const struct bench *b, const char *path, struct err *e)
+{
+    FILE *f = fopen(path, "w");
+
+    if (!f)
+        return err_set(e, ERR_IO, "cannot write %s", path);
+    fprintf(f, "{\"figures\":[");
+    for (int i = 0; i < b->n_figures; i++)
+        fprintf(f,
+                "%s\n{\"name\":\"%s\",\"value\":%.6g,\"unit\":\"%s\",\"against\":\"%s\",\"ratio\":%"
+                ".6g}",
+                i ? "," : "", b->figures[i].name, b->figures[i].value, b->figures[i].unit,
+                b->figures[i].against, b->figures[i].ratio);
+    fprintf(f, "\n]}\n");
+    return fclose(f) == 0 ? 0 : err_set(e, ERR_IO, "cannot write %s", path);
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+    struct options o;
+    struct err e = { 0 };
+    int st;
+
+    if (parse(&o, argc, argv) < 0) {
+        fprintf(stderr,
+                "usage: compute MODEL [--json FILE] [--threads N] [--runs N] [--isa ISA]\n");
+        return 2;
+    }
+    st = open_bench(&b, &o, &e);
+    if (st == 0) {
+        measure(&b, &o);
+        print_table(&b, &o);
+        if (o.json)
+            st = write_json(&b, o.json, &e);
+    }
+    close_bench(&b);
+    if (st < 0)
+        fprintf(stderr, "compute: %s\n", e.text);
+    return st < 0;
+}

@@ -1,0 +1,166 @@
+/* Loops of nothing but the instructions that a matrix product is made of. */
+#include "compute_peak.h"
+
+#include "sys/clock.h"
+
+#include <omp.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define TRIES      7
+#define ROUNDS     200000
+#define CHAINS     12 /* independent sums: enough for the latency of any of these */
+#define READ_BYTES (256u << 20)
+
+/* One thread's loop: operations done. */
+typedef double loop_fn(void);
+
+static volatile float sink;
+
+/* Keeps the compiler from seeing through the loop; costs no instruction. */
+#define OPAQUE(v)      __asm__ volatile("" : "+x"(v))
+#define OPAQUE_WIDE(v) __asm__ volatile("" : "+v"(v))
+
+typedef float vec4 __attribute__((vector_size(16)));
+typedef int16_t vec8s __attribute__((vector_size(16)));
+
+/* A loop of ROUNDS x CHAINS times `step` on chains named c0 .. c11 of a vector type. */
+#define LOOP(name, isa, type, start, step, lane0, products)                                        \
+    isa static double name(void)                                                                   \
+    {                                                                                              \
+        type a = start;                                                                            \
+        type c0 = a, c1 = a, c2 = a, c3 = a, c4 = a, c5 = a;                                       \
+        type c6 = a, c7 = a, c8 = a, c9 = a, c10 = a, c11 = a;                                     \
+                                                                                                   \
+        for (int i = 0; i < ROUNDS; i++) {                                                         \
+            step(c0) step(c1) step(c2) step(c3) step(c4) step(c5);                                 \
+            step(c6) step(c7) step(c8) step(c9) step(c10) step(c11);                               \
+        }                                                                                          \
+        sink = lane0(c0);                                                                          \
+        return 2.0 * (products)*CHAINS * ROUNDS;                                                   \
+    }
+#define FIRST(c) (float)(c)[0]
+
+#define STEP_MUL_ADD(c)                                                                            \
+    c = c * a + a;                                                                                 \
+    OPAQUE(c);
+LOOP(float_portable, , vec4, ((vec4){ 1, 1, 1, 1 }), STEP_MUL_ADD, FIRST, 4)
+/* The widest exact multiplication of baseline code: 16 bits. */
+LOOP(int8_portable, , vec8s, ((vec8s){ 1, 1, 1, 1, 1, 1, 1, 1 }), STEP_MUL_ADD, FIRST, 8)
+
+#if defined(__x86_64__)
+#define AVX2   __attribute__((target("avx2,fma")))
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vnni")))
+
+#define STEP_FMA_256(c)                                                                            \
+    c = _mm256_fmadd_ps(a, a, c);                                                                  \
+    OPAQUE(c);
+LOOP(float_avx2, AVX2, __m256, _mm256_set1_ps(1), STEP_FMA_256, _mm256_cvtss_f32, 8)
+
+/* Bytes times bytes, pairs into 16 bits, and a 16-bit addition: the fewest instructions that are
+ * exact for 4-bit weights. */
+#define STEP_MADD_256(c)                                                                           \
+    {                                                                                              \
+        __m256i t = _mm256_maddubs_epi16(a, a);                                                    \
+                                                                                                   \
+        OPAQUE(t);                                                                                 \
+        c = _mm256_add_epi16(c, t);                                                                \
+        OPAQUE(c);                                                                                 \
+    }
+LOOP(int8_avx2, AVX2, __m256i, _mm256_set1_epi8(1), STEP_MADD_256, (float)_mm256_cvtsi256_si32, 32)
+
+#define STEP_FMA_512(c)                                                                            \
+    c = _mm512_fmadd_ps(a, a, c);                                                                  \
+    OPAQUE_WIDE(c);
+LOOP(float_avx512, AVX512, __m512, _mm512_set1_ps(1), STEP_FMA_512, _mm512_cvtss_f32, 16)
+
+#define STEP_VNNI(c)                                                                               \
+    c = _mm512_dpbusd_epi32(c, a, a);                                                              \
+    OPAQUE_WIDE(c);
+LOOP(int8_vnni, AVX512, __m512i, _mm512_set1_epi8(1), STEP_VNNI, (float)_mm512_cvtsi512_si32, 64)
+
+#define STEP_MADD_512(c)                                                                           \
+    {                                                                                              \
+        __m512i t = _mm512_maddubs_epi16(a, a);                                                    \
+                                                                                                   \
+        OPAQUE_WIDE(t);                                                                            \
+        c = _mm512_add_epi16(c, t);                                                                \
+        OPAQUE_WIDE(c);                                                                            \
+    }
+LOOP(int8_avx512, AVX512, __m512i, _mm512_set1_epi8(1), STEP_MADD_512, (float)_mm512_cvtsi512_si32,
+     64)
+#endif
+
+/* The best rate over the tries, all threads at once. */
+static double rate(loop_fn *fn, int threads)
+{
+    double best = 0;
+
+    for (int i = 0; i < TRIES; i++) {
+        double ops = 0, t = clock_now();
+
+#pragma omp parallel num_threads(threads) reduction(+ : ops)
+        ops += fn();
+        t = clock_now() - t;
+        best = ops / t > best ? ops / t : best;
+    }
+    return best;
+}
+
+static uint64_t sum_words(const uint64_t *p, size_t n)
+{
+    uint64_t s[8] = { 0 };
+
+    for (size_t i = 0; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++)
+            s[j] += p[i + (size_t)j];
+    return s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
+}
+
+static double read_rate(int threads)
+{
+    size_t n = READ_BYTES / sizeof(uint64_t);
+    uint64_t *p = malloc(READ_BYTES), sum = 0;
+    double best = 0;
+
+    if (!p)
+        return 0;
+    memset(p, 1, READ_BYTES);
+    for (int i = 0; i < TRIES; i++) {
+        double t = clock_now();
+
+#pragma omp parallel num_threads(threads) reduction(+ : sum)
+        {
+            size_t part = n / (size_t)omp_get_num_threads();
+
+            sum += sum_words(p + part * (size_t)omp_get_thread_num(), part);
+        }
+        t = clock_now() - t;
+        best = READ_BYTES / t > best ? READ_BYTES / t : best;
+    }
+    sink = (float)sum;
+    free(p);
+    return best;
+}
+
+void peak_measure(struct peak *out, const char *isa, int threads)
+{
+    loop_fn *int8 = int8_portable, *flops = float_portable;
+
+#if defined(__x86_64__)
+    if (strcmp(isa, "avx2") == 0) {
+        int8 = int8_avx2;
+        flops = float_avx2;
+    } else if (strcmp(isa, "avx512") == 0) {
+        int8 = __builtin_cpu_supports("avx512vnni") ? int8_vnni : int8_avx512;
+        flops = float_avx512;
+    }
+#endif
+    out->int8 = rate(int8, threads);
+    out->flops = rate(flops, threads);
+    out->read = read_rate(threads);
+}
