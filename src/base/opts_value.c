@@ -33,6 +33,15 @@ bool opts_word_in(const char *words, const char *word)
     return false;
 }
 
+void opts_normalize(char *out, size_t cap, const char *arg, size_t len)
+{
+    size_t n = len < cap ? len : cap - 1;
+
+    for (size_t i = 0; i < n; i++)
+        out[i] = arg[i] == '_' ? '-' : arg[i];
+    out[n] = '\0';
+}
+
 static void *slot(const struct opt_spec *s, void *dest)
 {
     return (char *)dest + s->offset;
@@ -228,6 +237,14 @@ static int walk_path(json_t *at, const char *path, json_t **parent, const char *
     return 0;
 }
 
+static bool is_utf8(const char *text)
+{
+    json_t *v = json_string(text);
+
+    json_decref(v);
+    return v != NULL;
+}
+
 /* --opt.a.b text: text is JSON if it reads as such, else a string. */
 static int store_json_part(json_t **out, const char *name, const char *path, const char *text,
                            struct err *e)
@@ -238,12 +255,14 @@ static int store_json_part(json_t **out, const char *name, const char *path, con
 
     if (path[0] == '\0' || path[0] == '.' || path[strlen(path) - 1] == '.' || strstr(path, ".."))
         return err_set(e, ERR_INVAL, "%s: an empty name between dots", name);
+    if (!is_utf8(path) || !is_utf8(text))
+        return err_set(e, ERR_INVAL, "%s: the name or the value is not valid UTF-8", name);
     if (!*out && !(*out = json_object()))
         return ERR_NOMEM;
     if ((st = walk_path(*out, path, &at, &leaf)) < 0)
         return err_set(e, st, "%s: %s", name, status_text(st));
     if (json_read(&v, text, strlen(text), NULL, NULL) < 0 && !(v = json_string(text)))
-        return err_set(e, ERR_INVAL, "%s: the value is not valid UTF-8", name);
+        return ERR_NOMEM;
     return json_object_set_new(at, leaf, v) < 0 ? ERR_NOMEM : 0;
 }
 

@@ -27,5 +27,7 @@ void opts_release(const struct opt_spec *s, void *dest);
 bool opts_word_in(const char *words, const char *word);
 /* Copies the next word to out; returns where to go on, NULL after the last. */
 const char *opts_next_word(const char *words, char *out, size_t cap);
+/* The first len bytes of a name with underscores as hyphens, cut to cap - 1. */
+void opts_normalize(char *out, size_t cap, const char *name, size_t len);
 
 #endif
