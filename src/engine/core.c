@@ -180,6 +180,7 @@ static void send_token(struct engine *e, struct job *j, const struct sched_event
         .token = s->token,
         .out_index = s->out_index,
         .logprobs = j->logprobs,
+        .finish = s->finish, /* of the last token: its end follows at once */
         .stop_id = -1,
     };
 

@@ -118,7 +118,7 @@ struct engine_event {
         *logprobs; /* TOKEN; NULL if not asked for. Owned by the receiver: free() */
     struct engine_logprobs **prompt; /* PROMPT: n_prompt entries, [0] NULL; engine_prompt_free */
     uint32_t n_prompt;
-    /* END */
+    /* END; finish also in the TOKEN that ends the output */
     enum finish finish;
     int32_t stop_id; /* stop id that ended it, -1 */
     uint32_t n_cached, n_external, n_preempted;

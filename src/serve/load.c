@@ -1,0 +1,257 @@
+/* Loading the model while the port already answers 503. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "net/http_server.h"
+#include "net/loop.h"
+#include "serve/gen.h"
+#include "serve/genconf.h"
+#include "serve/metrics.h"
+#include "serve/state.h"
+#include "sys/map.h"
+#include "text/template.h"
+#include "text/tokenizer.h"
+
+/* What the loader thread makes; handed to the loop thread in one piece. */
+struct loaded {
+    struct serve *s;
+    struct engine *engine;
+    struct tokenizer *tok;
+    struct template *template;
+    struct sampling defaults;
+    uint32_t default_max_tokens;
+};
+
+static void wake_front(void *arg)
+{
+    struct serve *s = arg;
+
+    /* A full memory here is met again by the next event's notice. */
+    loop_post(s->loop, gen_drain_events, s);
+}
+
+static struct engine_options engine_options_of(const struct serve *s)
+{
+    const struct serve_config *c = s->cfg;
+    uint32_t batched = (uint32_t)c->max_batched_tokens;
+
+    if (c->max_scheduled_tokens > 0 && c->max_scheduled_tokens < c->max_batched_tokens)
+        batched = (uint32_t)c->max_scheduled_tokens;
+    return (struct engine_options){
+        .model = { .path = c->model,
+                   .dtype = c->float32 ? MODEL_DTYPE_FLOAT32 : MODEL_DTYPE_AUTO,
+                   .kv_dtype = c->kv_dtype,
+                   .max_model_len = c->max_model_len > 0 ? (uint32_t)c->max_model_len : 0 },
+        .kernel = { .threads = (uint32_t)c->threads },
+        .sched = { .block_tokens = (uint32_t)c->block_size,
+                   .n_blocks = (uint32_t)c->n_blocks,
+                   .max_model_len = c->max_model_len > 0 ? (uint32_t)c->max_model_len : 0,
+                   .max_batched_tokens = batched,
+                   .max_seqs = (uint32_t)c->max_seqs,
+                   .max_waiting = (uint32_t)c->max_queued,
+                   .max_inflight = 1,
+                   .long_prefill_threshold = (uint32_t)c->long_prefill,
+                   .chunked_prefill = c->chunked_prefill,
+                   .prefix_caching = c->prefix_caching,
+                   .priority = strcmp(c->policy, "priority") == 0 },
+        .memory_fraction = c->memory_fraction,
+        .kv_bytes = (uint64_t)c->kv_bytes,
+        .kv = { .produce = c->kv.produce,
+                .consume = c->kv.consume,
+                .host = c->kv.host,
+                .port = c->kv.port,
+                .engine_id = c->kv.engine_id,
+                .secret = c->kv.secret,
+                .lease_seconds = c->kv.lease_seconds,
+                .pull_timeout = c->kv.pull_timeout,
+                .connect_timeout = c->kv.connect_timeout,
+                .checksums = c->kv.checksums,
+                .on_failure = c->kv.fail_on_error ? KV_FAIL_ERROR : KV_FAIL_RECOMPUTE },
+        .step_delay = c->step_delay,
+        .notify = wake_front,
+        .notify_arg = (void *)(uintptr_t)s,
+    };
+}
+
+/* A context beyond what the model was made for gives nonsense without a word. */
+static int check_length(const struct serve *s, struct err *e)
+{
+    struct model_config mc;
+    const char *allow = getenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN");
+    int st = model_read_config(&mc, s->cfg->model, e);
+
+    if (st < 0)
+        return st;
+    if (s->cfg->max_model_len <= (int64_t)mc.max_position)
+        return 0;
+    if (allow && strcmp(allow, "1") == 0) {
+        log_warning("--max-model-len %lld is beyond the model's own %u tokens, as "
+                    "VLLM_ALLOW_LONG_MAX_MODEL_LEN allows",
+                    (long long)s->cfg->max_model_len, mc.max_position);
+        return 0;
+    }
+    return err_set(e, ERR_RANGE,
+                   "--max-model-len %lld is beyond the %u tokens that the model was made for; set "
+                   "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 if that is meant",
+                   (long long)s->cfg->max_model_len, mc.max_position);
+}
+
+/* --chat-template is a file, or the template itself; else the tokenizer's own. */
+static int load_template(struct loaded *l, struct err *e)
+{
+    const char *given = l->s->cfg->chat_template;
+    const char *own = tokenizer_chat_template(l->tok);
+    struct map m = { 0 };
+    int st;
+
+    if (!given && !own) {
+        log_warning("the model has no chat template: /v1/chat/completions needs --chat-template");
+        return 0;
+    }
+    if (!given) {
+        st = template_compile(&l->template, own, strlen(own), e);
+        if (st < 0)
+            log_warning("the model's chat template cannot be used (%s): /v1/chat/completions needs "
+                        "--chat-template",
+                        e->text);
+        return st == ERR_NOMEM ? st : 0;
+    }
+    if (strpbrk(given, "{\n"))
+        return template_compile(&l->template, given, strlen(given), e);
+    if ((st = map_open(&m, given, e)) < 0)
+        return err_prefix(e, st, "--chat-template");
+    st = template_compile(&l->template, (const char *)m.data, m.size, e);
+    map_close(&m);
+    return st < 0 ? err_prefix(e, st, "--chat-template %s", given) : 0;
+}
+
+static int load_all(struct loaded *l, struct err *e)
+{
+    struct serve *s = l->s;
+    const struct serve_config *c = s->cfg;
+    struct engine_options opt = engine_options_of(s);
+    int st;
+
+    if ((st = check_length(s, e)) < 0 ||
+        (st = genconf_load(c, &l->defaults, &l->default_max_tokens, e)) < 0 ||
+        (st = model_load_tokenizer(&l->tok, c->tokenizer ? c->tokenizer : c->model, e)) < 0 ||
+        (st = load_template(l, e)) < 0)
+        return st;
+    return engine_open(&l->engine, &opt, e);
+}
+
+static void loaded_destroy(struct loaded *l)
+{
+    engine_close(l->engine);
+    template_destroy(l->template);
+    tokenizer_destroy(l->tok);
+    free(l);
+}
+
+static void load_failed(void *arg)
+{
+    struct loaded *l = arg;
+    struct serve *s = l->s;
+
+    log_error("%s", s->load_error.text[0] ? s->load_error.text : status_text(s->load_status));
+    loaded_destroy(l);
+    s->loading = NULL;
+    s->exit_code = 1;
+    loop_stop(s->loop);
+}
+
+/* system_fingerprint: tells clients when what computes has changed. */
+static void set_fingerprint(struct serve *s)
+{
+    const char *mode = s->cfg->fingerprint_mode;
+    const char *model = s->info.fingerprint ? s->info.fingerprint : "";
+
+    if (strcmp(mode, "full") == 0)
+        snprintf(s->fingerprint, sizeof s->fingerprint, "sluice-%s-%.8s", SLUICE_VERSION, model);
+    else if (strcmp(mode, "hash") == 0)
+        snprintf(s->fingerprint, sizeof s->fingerprint, "%.8s", model);
+    else if (strcmp(mode, "custom") == 0 && s->cfg->fingerprint_value)
+        snprintf(s->fingerprint, sizeof s->fingerprint, "%s", s->cfg->fingerprint_value);
+}
+
+static void log_ready(const struct serve *s)
+{
+    const char *host = s->cfg->host ? s->cfg->host : "0.0.0.0";
+    bool v6 = strchr(host, ':') != NULL;
+
+    if (s->info.kv_port)
+        log_info("KV transfer on %s:%u, engine id %s", s->info.kv_host, s->info.kv_port,
+                 s->info.engine_id);
+    log_info("vLLM API server started on %s://%s%s%s:%u", s->cfg->ssl_cert ? "https" : "http",
+             v6 ? "[" : "", host, v6 ? "]" : "", http_server_port(s->http));
+    log_info("Application startup complete.");
+}
+
+static void load_done(void *arg)
+{
+    struct loaded *l = arg;
+    struct serve *s = l->s;
+
+    s->engine = l->engine;
+    s->tok = l->tok;
+    s->template = l->template;
+    s->defaults = l->defaults;
+    engine_info(s->engine, &s->info);
+    s->rules = (struct oai_rules){ .vocab = s->info.model->vocab,
+                                   .max_logprobs = (uint32_t)s->cfg->max_logprobs,
+                                   .priority = strcmp(s->cfg->policy, "priority") == 0,
+                                   .trust_chat_template = s->cfg->trust_request_template,
+                                   .force_usage = s->cfg->force_usage,
+                                   .tokens_as_ids = s->cfg->tokens_as_ids,
+                                   .defaults = &s->defaults,
+                                   .default_max_tokens = l->default_max_tokens };
+    set_fingerprint(s);
+    free(l);
+    s->loading = NULL;
+    if (s->phase != SERVE_LOADING)
+        return;
+    s->phase = SERVE_READY;
+    log_ready(s);
+}
+
+static void *load_thread(void *arg)
+{
+    struct loaded *l = arg;
+    struct serve *s = l->s;
+    int st;
+
+    s->load_status = load_all(l, &s->load_error);
+    st = loop_post(s->loop, s->load_status < 0 ? load_failed : load_done, l);
+    if (st < 0)
+        log_error("%s", status_text(st));
+    return NULL;
+}
+
+int load_start(struct serve *s, struct err *e)
+{
+    struct loaded *l = calloc(1, sizeof *l);
+
+    if (!l)
+        return ERR_NOMEM;
+    l->s = s;
+    if (pthread_create(&s->loader, NULL, load_thread, l) != 0) {
+        free(l);
+        return err_set(e, ERR_NOMEM, "no thread for loading the model can be made");
+    }
+    s->loader_started = true;
+    s->loading = l;
+    return 0;
+}
+
+void load_join(struct serve *s)
+{
+    if (s->loader_started)
+        pthread_join(s->loader, NULL);
+    s->loader_started = false;
+    if (s->loading) /* the loop has ended before it could take over */
+        loaded_destroy(s->loading);
+    s->loading = NULL;
+}

@@ -1,0 +1,35 @@
+/* The instance's figures: vLLM's names and bounds, so that dashboards made for it work, and what it
+ * has no name for under "sluice:". */
+#ifndef SLUICE_SERVE_METRICS_H
+#define SLUICE_SERVE_METRICS_H
+
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "wire/sampling.h"
+
+struct metrics;
+struct serve;
+
+/* model_name is a label of all of them; copied. */
+int metrics_create(struct metrics **out, const char *model_name);
+void metrics_destroy(struct metrics *m);
+
+/* One request of the engine that has ended. Times are monotonic, 0 where it never came to it. */
+struct metrics_request {
+    enum finish finish;
+    uint32_t n_prompt, n_out, n_cached, n_external, n_prefill, n_preempted, max_tokens, n;
+    double t_arrive, t_queued, t_start, t_first, t_last, t_end;
+};
+void metrics_request(struct metrics *m, const struct metrics_request *r);
+void metrics_first_token(struct metrics *m, double seconds);
+void metrics_inter_token(struct metrics *m, double seconds);
+
+/* One HTTP reply (a stream: its start). handler is static text: the route's path. */
+void metrics_http(struct metrics *m, const char *handler, const char *method, int status,
+                  double seconds, uint64_t request_bytes);
+
+/* The whole page. Returns b's status. */
+int metrics_render(struct metrics *m, struct serve *s, struct buf *b);
+
+#endif

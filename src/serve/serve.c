@@ -1,0 +1,169 @@
+#include "serve/serve.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "net/http_server.h"
+#include "net/loop.h"
+#include "serve/gen.h"
+#include "serve/metrics.h"
+#include "serve/state.h"
+#include "sys/clock.h"
+#include "text/template.h"
+#include "text/tokenizer.h"
+
+#define DRAIN_POLL    0.05 /* seconds between looks at what still runs */
+#define FLUSH_SECONDS 0.2  /* for the last bytes to leave after the last reply */
+#define STATS_SECONDS 10.0
+
+/* ---- a line of figures now and then ---- */
+
+static void log_stats(void *arg)
+{
+    struct serve *s = arg;
+    struct engine_stats now, before = s->logged;
+
+    if (!s->engine)
+        return;
+    engine_stats(s->engine, &now);
+    if (now.steps != before.steps)
+        log_info(
+            "prompt %.1f tok/s, generation %.1f tok/s, %u running, %u waiting, KV cache %.1f %%",
+            (double)(now.sched.prompt_tokens - before.sched.prompt_tokens) / STATS_SECONDS,
+            (double)(now.sched.generation_tokens - before.sched.generation_tokens) / STATS_SECONDS,
+            now.sched.n_running, now.sched.n_waiting + now.sched.n_waiting_kv,
+            now.sched.blocks_total ? 100.0 * now.sched.blocks_used / now.sched.blocks_total : 0);
+    s->logged = now;
+}
+
+/* ---- the end ---- */
+
+static void stop_loop(void *arg)
+{
+    struct serve *s = arg;
+
+    loop_stop(s->loop);
+}
+
+/* Requests that run, and prompts that a decode elsewhere still has to fetch. */
+static bool is_busy(struct serve *s)
+{
+    struct engine_stats st;
+
+    if (!s->engine)
+        return false;
+    engine_stats(s->engine, &st);
+    return s->n_gens > 0 || st.transfer.leases > 0;
+}
+
+static void drain_poll(void *arg)
+{
+    struct serve *s = arg;
+
+    if (is_busy(s) && clock_now() < s->drain_deadline)
+        return;
+    if (s->n_gens > 0)
+        log_warning("%u requests are still running: they end with an error", s->n_gens);
+    gen_abort_all(s, 503, "the server is shutting down");
+    loop_timer_destroy(s->drain_timer);
+    s->drain_timer = NULL;
+    if (loop_timer_create(&s->drain_timer, s->loop, stop_loop, s) < 0)
+        loop_stop(s->loop);
+    else
+        loop_timer_start(s->drain_timer, FLUSH_SECONDS, false);
+}
+
+void serve_stop(struct serve *s)
+{
+    if (s->phase == SERVE_DRAINING) {
+        log_warning("told to stop a second time: stopping at once");
+        loop_stop(s->loop);
+        return;
+    }
+    log_info("shutting down: new requests get 503, %u running ones have %g s to finish", s->n_gens,
+             s->cfg->shutdown_timeout);
+    s->phase = SERVE_DRAINING;
+    s->drain_deadline = clock_now() + s->cfg->shutdown_timeout;
+    if (loop_timer_create(&s->drain_timer, s->loop, drain_poll, s) < 0) {
+        loop_stop(s->loop);
+        return;
+    }
+    loop_timer_start(s->drain_timer, DRAIN_POLL, true);
+    drain_poll(s);
+}
+
+/* ---- the beginning ---- */
+
+static int listen_at(struct serve *s, struct err *e)
+{
+    const struct serve_config *c = s->cfg;
+    struct http_server_options o = { .host = c->host,
+                                     .port = (uint16_t)c->port,
+                                     .max_body = (size_t)c->max_body_bytes,
+                                     .max_headers = (size_t)c->max_header_bytes,
+                                     .keep_alive = c->keep_alive,
+                                     .tls_cert = c->ssl_cert,
+                                     .tls_key = c->ssl_key,
+                                     .error_body = api_error_body };
+
+    return http_server_create(&s->http, s->loop, &o, api_handle, s, e);
+}
+
+static int start_stats(struct serve *s)
+{
+    int st;
+
+    if (s->cfg->no_log_stats)
+        return 0;
+    if ((st = loop_timer_create(&s->stats_timer, s->loop, log_stats, s)) < 0)
+        return st;
+    loop_timer_start(s->stats_timer, STATS_SECONDS, true);
+    return 0;
+}
+
+int serve_create(struct serve **out, const struct serve_config *cfg, struct loop *l, struct err *e)
+{
+    struct serve *s = calloc(1, sizeof *s);
+    int st;
+
+    if (!s)
+        return ERR_NOMEM;
+    s->cfg = cfg;
+    s->loop = l;
+    s->model_name = cfg->served_names.n ? cfg->served_names.v[0] : cfg->model;
+    if ((st = metrics_create(&s->metrics, s->model_name)) < 0 || (st = listen_at(s, e)) < 0 ||
+        (st = start_stats(s)) < 0 || (st = load_start(s, e)) < 0) {
+        serve_destroy(s);
+        return st;
+    }
+    *out = s;
+    return 0;
+}
+
+uint16_t serve_port(const struct serve *s)
+{
+    return http_server_port(s->http);
+}
+
+int serve_exit_code(const struct serve *s)
+{
+    return s->exit_code;
+}
+
+void serve_destroy(struct serve *s)
+{
+    if (!s)
+        return;
+    load_join(s);
+    http_server_destroy(s->http); /* clients are told first, then the work behind them ends */
+    engine_close(s->engine);
+    gen_free_all(s);
+    loop_timer_destroy(s->drain_timer);
+    loop_timer_destroy(s->stats_timer);
+    template_destroy(s->template);
+    tokenizer_destroy(s->tok);
+    metrics_destroy(s->metrics);
+    sampling_finish(&s->defaults);
+    free(s);
+}

@@ -1,0 +1,209 @@
+/* POST /tokenize and /detokenize, GET /tokenizer_info. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "net/http_server.h"
+#include "serve/gen.h"
+#include "text/tokenizer.h"
+
+static int get_bool(const json_t *body, const char *name, bool def, bool *out, struct oai_error *e)
+{
+    const json_t *v = json_object_get(body, name);
+    char param[96];
+
+    *out = def;
+    if (!v || json_is_null(v))
+        return 0;
+    if (!json_is_boolean(v)) {
+        snprintf(param, sizeof param, "body.%s", name);
+        return oai_fail(e, 400, "Bad Request", param, "%s must be true or false", name);
+    }
+    *out = json_is_true(v);
+    return 0;
+}
+
+static int check_model(const struct serve *s, const json_t *body, struct oai_error *e)
+{
+    const char *model = json_string_value(json_object_get(body, "model"));
+
+    if (request_model_ok(s, model))
+        return 0;
+    return oai_fail(e, 404, oai_error_type(404), "model", "the model '%.200s' is not served here",
+                    model);
+}
+
+/* The chat of a /tokenize body as text. */
+static int render_messages(struct serve *s, const json_t *body, struct oai_text *out,
+                           struct oai_error *e)
+{
+    struct oai_request r = { .kind = OAI_CHAT };
+    int st;
+
+    if ((st = get_bool(body, "add_generation_prompt", true, &r.add_generation_prompt, e)) < 0 ||
+        (st = get_bool(body, "continue_final_message", false, &r.continue_final_message, e)) < 0 ||
+        (st = oai_decode_messages(&r.messages, json_object_get(body, "messages"), e)) < 0)
+        return st;
+    r.tools = json_incref(json_object_get(body, "tools"));
+    r.template_kwargs = json_incref(json_object_get(body, "chat_template_kwargs"));
+    if (r.tools && !json_is_array(r.tools)) {
+        json_decref(r.tools);
+        r.tools = NULL;
+    }
+    if (r.template_kwargs && !json_is_object(r.template_kwargs)) {
+        json_decref(r.template_kwargs);
+        r.template_kwargs = NULL;
+    }
+    st = chat_render(s, &r, out, e);
+    oai_request_finish(&r);
+    return st;
+}
+
+static int text_of(struct serve *s, const json_t *body, struct oai_text *out, bool *chat,
+                   struct oai_error *e)
+{
+    const json_t *prompt = json_object_get(body, "prompt");
+
+    *chat = json_object_get(body, "messages") != NULL;
+    if (*chat)
+        return render_messages(s, body, out, e);
+    if (!json_is_string(prompt))
+        return oai_fail(e, 400, "Bad Request", "body.prompt", "prompt must be a string");
+    out->len = json_string_length(prompt);
+    out->s = malloc(out->len + 1);
+    if (!out->s)
+        return oai_fail(e, 503, oai_error_type(503), NULL, "the server is out of memory");
+    memcpy(out->s, json_string_value(prompt), out->len + 1);
+    return 0;
+}
+
+static json_t *token_list(const int32_t *ids, size_t n)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer(ids[i]));
+    return list;
+}
+
+static json_t *piece_list(const struct tokenizer *tok, const int32_t *ids, size_t n)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < n; i++) {
+        const char *piece = tokenizer_piece(tok, ids[i]);
+
+        json_array_append_new(list, json_string(piece ? piece : ""));
+    }
+    return list;
+}
+
+static int tokenize(struct serve *s, const json_t *body, json_t **out, struct oai_error *e)
+{
+    struct oai_text text = { 0 };
+    bool chat, special, strs;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    int st;
+
+    if ((st = check_model(s, body, e)) < 0 || (st = text_of(s, body, &text, &chat, e)) < 0)
+        return st;
+    if ((st = get_bool(body, "add_special_tokens", !chat, &special, e)) == 0 &&
+        (st = get_bool(body, "return_token_strs", false, &strs, e)) == 0 &&
+        (st = tokenizer_encode(s->tok, text.s, text.len, special ? TOK_ADD_SPECIAL : 0, &ids, &n)) <
+            0)
+        oai_fail(e, 503, oai_error_type(503), NULL, "the server is out of memory");
+    if (st == 0)
+        *out = json_pack("{sI si so so}", "count", (json_int_t)n, "max_model_len",
+                         (int)s->info.max_model_len, "tokens", token_list(ids, n), "token_strs",
+                         strs ? piece_list(s->tok, ids, n) : json_null());
+    free(ids);
+    free(text.s);
+    return st;
+}
+
+static int detokenize(struct serve *s, const json_t *body, json_t **out, struct oai_error *e)
+{
+    const json_t *list = json_object_get(body, "tokens"), *v;
+    int32_t *ids;
+    char *text = NULL;
+    size_t i, len = 0;
+    int st;
+
+    if ((st = check_model(s, body, e)) < 0)
+        return st;
+    if (!json_is_array(list))
+        return oai_fail(e, 400, "Bad Request", "body.tokens", "tokens must be a list of token ids");
+    ids = malloc((json_array_size(list) + 1) * sizeof *ids);
+    if (!ids)
+        return oai_fail(e, 503, oai_error_type(503), NULL, "the server is out of memory");
+    json_array_foreach(list, i, v)
+    {
+        json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+
+        if (id < 0 || id >= (json_int_t)s->rules.vocab) {
+            free(ids);
+            return oai_fail(e, 400, oai_error_type(400), "tokens",
+                            "tokens[%zu] is outside the vocabulary (0..%u)", i, s->rules.vocab - 1);
+        }
+        ids[i] = (int32_t)id;
+    }
+    st = tokenizer_decode(s->tok, ids, json_array_size(list), false, &text, &len);
+    free(ids);
+    if (st < 0)
+        return oai_fail(e, 503, oai_error_type(503), NULL, "the server is out of memory");
+    *out = json_pack("{ss%}", "prompt", text ? text : "", len);
+    free(text);
+    return 0;
+}
+
+typedef int convert_fn(struct serve *s, const json_t *body, json_t **out, struct oai_error *e);
+
+static void convert(struct serve *s, struct http_req *r, convert_fn *fn)
+{
+    struct oai_error e;
+    json_t *body, *out = NULL;
+    size_t len;
+    const char *text = http_body(r, &len);
+    int st = oai_parse_object(&body, text, len, &e);
+
+    if (st == 0) {
+        st = fn(s, body, &out, &e);
+        json_decref(body);
+    }
+    if (st < 0)
+        api_reply_error(s, r, &e);
+    else
+        api_reply_json(s, r, 200, out);
+}
+
+void on_tokenize(struct serve *s, struct http_req *r)
+{
+    convert(s, r, tokenize);
+}
+
+void on_detokenize(struct serve *s, struct http_req *r)
+{
+    convert(s, r, detokenize);
+}
+
+void on_tokenizer_info(struct serve *s, struct http_req *r)
+{
+    static const char *const names[] = { "bos_token", "eos_token", "pad_token", "unk_token" };
+    const char *chat = tokenizer_chat_template(s->tok);
+    json_t *o;
+
+    if (!s->cfg->tokenizer_info) {
+        api_reply(s, r, 404, "application/json", "{\"detail\":\"Not Found\"}", 22);
+        return;
+    }
+    o = json_pack("{ss}", "tokenizer_class", "ByteLevelBPE");
+    for (int i = 0; i < 4; i++) {
+        const char *text = tokenizer_special(s->tok, names[i]);
+
+        json_object_set_new(o, names[i], text ? json_string(text) : json_null());
+    }
+    json_object_set_new(o, "vocab_size", json_integer(tokenizer_vocab(s->tok)));
+    json_object_set_new(o, "model_max_length", json_integer(s->info.max_model_len));
+    json_object_set_new(o, "chat_template", chat ? json_string(chat) : json_null());
+    api_reply_json(s, r, 200, o);
+}

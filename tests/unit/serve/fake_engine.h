@@ -1,0 +1,48 @@
+/* An engine that follows a script: the same symbols as src/engine, no model. Token ids below 256 are
+ * bytes; 256 <|im_start|>, 257 <|im_end|> (the end token), 258 <|endoftext|>. Loop thread only, but for
+ * engine_open. */
+#ifndef FAKE_ENGINE_H
+#define FAKE_ENGINE_H
+
+#include "engine/engine.h"
+
+#define FAKE_VOCAB    49152
+#define FAKE_CONTEXT  4096
+#define FAKE_REQUESTS 64
+
+struct fake_request {
+    uint64_t id;
+    void *user;
+    struct sampling sampling; /* its lists are not kept */
+    int32_t prompt[64];       /* the first tokens */
+    uint32_t n_prompt, n_out;
+    bool has_kv, ended, cancelled;
+    struct kv_params kv; /* block ids are not kept */
+    enum finish cancel_finish;
+};
+
+extern struct fake {
+    /* What the test sets. */
+    const char *text;  /* what every request answers, byte by byte, over and over */
+    bool end_token;    /* the end token after the text, instead of over and over */
+    bool manual;       /* nothing happens by itself: fake_token, fake_end */
+    int submit_status; /* engine_submit fails with it */
+    const char *submit_why;
+    uint32_t n_cached;
+    struct kv_params *answer_kv; /* copied into the reply of requests with do_remote_decode */
+    void (*on_submit)(struct fake_request *r);
+    int reset_status;
+
+    /* What it sees. */
+    struct fake_request req[FAKE_REQUESTS];
+    uint32_t n_req, n_cancelled, n_released, n_released_remote;
+} fake;
+
+void fake_reset(void);
+void fake_hold_load(bool hold); /* engine_open waits while held */
+void fake_fail_load(bool fail);
+
+void fake_token(struct fake_request *r, int32_t token);
+void fake_end(struct fake_request *r, enum finish f, int status, const char *why);
+
+#endif
