@@ -8,6 +8,8 @@
 
 /* Longest sleep without work: nothing depends on it, it only bounds every wait. */
 #define CORE_IDLE_SECONDS 0.5
+/* Until the next look at a front that does not fetch its events. */
+#define CORE_STUCK_SECONDS 0.01
 
 static void submit(struct engine *e, struct job *j)
 {
@@ -337,20 +339,21 @@ static void trace_move(void *arg, double now, sched_id id, const char *from, con
 void *engine_core_thread(void *engine)
 {
     struct engine *e = engine;
-    bool worked = false;
+    double patience = 0;
 
     if (log_enabled(LOG_DEBUG))
         sched_set_trace(e->sched, trace_move, NULL);
     while (!atomic_load(&e->stop)) {
+        bool stuck = engine_outbox_full(&e->outbox);
         const struct plan *p;
 
-        engine_core_mail(e, engine_inbox_take(&e->inbox, worked ? 0 : CORE_IDLE_SECONDS));
-        p = sched_step(e->sched, clock_now());
+        engine_core_mail(e, engine_inbox_take(&e->inbox, patience));
+        p = stuck ? NULL : sched_step(e->sched, clock_now());
         engine_remote_start_pulls(e);
         engine_core_drain(e);
         engine_core_publish(e);
         engine_outbox_flush(&e->outbox);
-        worked = p != NULL;
+        patience = p ? 0 : stuck ? CORE_STUCK_SECONDS : CORE_IDLE_SECONDS;
         if (!p)
             continue;
         run_step(e, p);

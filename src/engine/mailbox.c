@@ -131,6 +131,16 @@ void engine_outbox_flush(struct outbox *o)
         o->notify(o->notify_arg);
 }
 
+bool engine_outbox_full(struct outbox *o)
+{
+    bool full;
+
+    pthread_mutex_lock(&o->lock);
+    full = o->n > OUTBOX_HIGH;
+    pthread_mutex_unlock(&o->lock);
+    return full;
+}
+
 uint32_t engine_outbox_take(struct outbox *o, struct engine_event *out, uint32_t max)
 {
     uint32_t n = 0;

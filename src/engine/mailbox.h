@@ -23,7 +23,10 @@ struct mail *engine_inbox_take(struct inbox *b, double timeout);
 /* Wakes the taker without mail. */
 void engine_inbox_wake(struct inbox *b);
 
-/* Events for the front: a ring that grows in chunks and never shrinks below its use. */
+/* Events for the front: a ring that grows as needed. The engine makes no further step while more
+ * than OUTBOX_HIGH wait, so that a front that is stuck costs time and not memory: what one more
+ * round can add is bounded by the requests that exist. */
+#define OUTBOX_HIGH 65536
 struct outbox {
     pthread_mutex_t lock;
     struct engine_event *ring;
@@ -39,6 +42,7 @@ void engine_outbox_finish(struct outbox *o);
 int engine_outbox_put(struct outbox *o, struct engine_event *ev);
 /* Tells the front, once, if events wait. */
 void engine_outbox_flush(struct outbox *o);
+bool engine_outbox_full(struct outbox *o); /* more than OUTBOX_HIGH wait */
 uint32_t engine_outbox_take(struct outbox *o, struct engine_event *out, uint32_t max);
 
 #endif

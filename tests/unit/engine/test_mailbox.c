@@ -89,6 +89,23 @@ static void the_front_is_told_once_until_it_has_fetched_all(void **state)
     engine_outbox_finish(&o);
 }
 
+static void too_many_waiting_events_are_reported(void **state)
+{
+    static struct engine_event ev[OUTBOX_HIGH + 1];
+    struct outbox o;
+
+    (void)state;
+    assert_int_equal(engine_outbox_init(&o, 4, NULL, NULL), 0);
+    for (uint32_t i = 0; i < OUTBOX_HIGH; i++)
+        engine_outbox_put(&o, &(struct engine_event){ .id = i });
+    assert_false(engine_outbox_full(&o));
+    engine_outbox_put(&o, &(struct engine_event){ .id = OUTBOX_HIGH });
+    assert_true(engine_outbox_full(&o));
+    assert_int_equal(engine_outbox_take(&o, ev, OUTBOX_HIGH + 1), OUTBOX_HIGH + 1);
+    assert_false(engine_outbox_full(&o));
+    engine_outbox_finish(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -96,6 +113,7 @@ int main(void)
         cmocka_unit_test(an_empty_inbox_waits_no_longer_than_asked),
         cmocka_unit_test(events_survive_growth_and_wrap),
         cmocka_unit_test(the_front_is_told_once_until_it_has_fetched_all),
+        cmocka_unit_test(too_many_waiting_events_are_reported),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
