@@ -329,6 +329,7 @@ void gen_drain_events(void *serve)
             engine_event_finish(&ev[i]);
         }
     } while (n == EVENTS_A_TIME);
+    metrics_collect(s->metrics, s->engine);
     flush_dirty(s);
 }
 

@@ -362,6 +362,29 @@ static void put_http_seconds(const struct metrics *m, struct buf *b, uint32_t fi
     buf_finish(&l);
 }
 
+/* The size is by handler alone. */
+static void put_http_size(const struct metrics *m, struct buf *b, uint32_t first)
+{
+    uint64_t n = 0, bytes = 0;
+    struct buf l;
+
+    for (uint32_t i = 0; i < m->n_series; i++) {
+        const struct series *s = &m->series[i];
+
+        if (strcmp(s->handler, m->series[first].handler) != 0)
+            continue;
+        if (i < first)
+            return; /* printed with the earlier one */
+        n += s->n;
+        bytes += s->bytes;
+    }
+    buf_init(&l, BUF_MAX_LINE);
+    prom_label(&l, "handler", m->series[first].handler);
+    prom_value(b, "http_request_size_bytes_count", buf_str(&l), (double)n);
+    prom_value(b, "http_request_size_bytes_sum", buf_str(&l), (double)bytes);
+    buf_finish(&l);
+}
+
 static void put_http(const struct metrics *m, struct buf *b)
 {
     struct buf l;
@@ -375,13 +398,15 @@ static void put_http(const struct metrics *m, struct buf *b)
     prom_family(b, "http_request_duration_seconds", "histogram", "Time to the head of the reply.");
     for (uint32_t i = 0; i < m->n_series; i++)
         put_http_seconds(m, b, i);
+    prom_family(b, "http_request_size_bytes", "summary", "Bodies of requests by handler.");
+    for (uint32_t i = 0; i < m->n_series; i++)
+        put_http_size(m, b, i);
     prom_family(b, "http_request_duration_highr_seconds", "histogram",
                 "Time to the head of the reply, all handlers.");
     prom_hist_put(b, "http_request_duration_highr_seconds", "", &m->http_fine);
 }
 
-/* Fetches what the engine has measured since the last page. */
-static void take_samples(struct metrics *m, struct engine *e)
+void metrics_collect(struct metrics *m, struct engine *e)
 {
     static uint32_t sizes[SAMPLES];
     static double times[SAMPLES];
@@ -399,7 +424,7 @@ int metrics_render(struct metrics *m, struct serve *s, struct buf *b)
     struct engine_stats st;
 
     engine_stats(s->engine, &st);
-    take_samples(m, s->engine);
+    metrics_collect(m, s->engine);
     put_gauges(m, b, &st);
     put_counters(m, b, &st);
     for (int i = 0; i < N_HISTS; i++) {

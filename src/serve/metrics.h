@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "wire/sampling.h"
 
+struct engine;
 struct metrics;
 struct serve;
 
@@ -28,6 +29,9 @@ void metrics_inter_token(struct metrics *m, double seconds);
 /* One HTTP reply (a stream: its start). handler is static text: the route's path. */
 void metrics_http(struct metrics *m, const char *handler, const char *method, int status,
                   double seconds, uint64_t request_bytes);
+
+/* Takes over what the engine has measured since the last call: often, for it keeps only so much. */
+void metrics_collect(struct metrics *m, struct engine *e);
 
 /* The whole page. Returns b's status. */
 int metrics_render(struct metrics *m, struct serve *s, struct buf *b);

@@ -709,6 +709,7 @@ static void metrics_have_the_known_names(void **state)
         "vllm:cache_config_info{block_size=\"16\"",
         "vllm:prefix_cache_queries_total{",
         "http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"2xx\"} 1.0",
+        "http_request_size_bytes_count{handler=\"/v1/completions\"} 1.0",
         "sluice:kv_leases{",
         "sluice:kv_transfer_bytes_total{",
         "sluice:kv_transfer_seconds_bucket{",
