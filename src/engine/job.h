@@ -39,6 +39,7 @@ struct job {
     struct kv_params kv; /* as the request gave it */
     char transfer_id[TRANSFER_ID_MAX];
     int pull_status;
+    char pull_why[512]; /* a sentence when pull_status is an error */
     uint64_t pull_bytes;
     double pull_seconds;
     bool pulling;

@@ -62,9 +62,10 @@ void engine_remote_event(void *engine, const struct transfer_event *ev)
     j->pull_status = ev->status;
     j->pull_bytes = ev->bytes;
     j->pull_seconds = ev->seconds;
+    snprintf(j->pull_why, sizeof j->pull_why, "%s", ev->why ? ev->why : status_text(ev->status));
     if (ev->status < 0 && ev->status != ERR_CANCELED)
         log_warning("KV pull of %s from %s:%u failed: %s", j->kv.remote_request_id,
-                    j->kv.remote_host, j->kv.remote_port, ev->why ? ev->why : "unknown cause");
+                    j->kv.remote_host, j->kv.remote_port, j->pull_why);
     engine_inbox_post(&e->inbox, &j->pulled);
 }
 
@@ -75,7 +76,7 @@ static void pull_ended(struct engine *e, struct job *j, const char *why)
     j->pulling = false;
     if (j->pull_status < 0) {
         struct transfer_source src = source_of(e, &j->kv);
-        char text[512];
+        char text[1024];
 
         pthread_mutex_lock(&e->lock);
         e->stats.kv_failures += j->pull_status != ERR_CANCELED;
@@ -99,7 +100,7 @@ void engine_remote_pulled(struct engine *e, struct job *j)
         engine_samples_add(&e->pull_times, j->pull_seconds);
         pthread_mutex_unlock(&e->lock);
     }
-    pull_ended(e, j, status_text(j->pull_status));
+    pull_ended(e, j, j->pull_why);
 }
 
 void engine_remote_forget(struct engine *e, struct job *j)
@@ -120,16 +121,19 @@ void engine_remote_start_pulls(struct engine *e)
         struct job *j = p.user;
         struct transfer_source src = source_of(e, &j->kv);
         uint64_t have = (uint64_t)src.n_blocks * src.block_tokens;
+        int st = ERR_MISMATCH;
 
+        /* Once the pull has begun, pull_status is the comm thread's to write. */
         j->pulling = j->pull_tried = true;
-        j->pull_status = have < p.n_tokens
-                             ? ERR_MISMATCH
-                             : transfer_pull(e->transfer, &src, p.blocks, p.n_blocks, p.first_token,
-                                             p.n_tokens, (uint64_t)(uintptr_t)j);
-        if (j->pull_status < 0)
-            pull_ended(e, j,
-                       have < p.n_tokens ? "remote_block_ids name fewer tokens than the prompt has"
-                                         : status_text(j->pull_status));
+        if (have >= p.n_tokens)
+            st = transfer_pull(e->transfer, &src, p.blocks, p.n_blocks, p.first_token, p.n_tokens,
+                               (uint64_t)(uintptr_t)j);
+        if (st == 0)
+            continue;
+        j->pull_status = st;
+        pull_ended(e, j,
+                   have < p.n_tokens ? "remote_block_ids name fewer tokens than the prompt has"
+                                     : status_text(st));
     }
 }
 
