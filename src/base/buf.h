@@ -8,11 +8,11 @@
 #include <stddef.h>
 
 struct buf {
-    char *data;    /* NULL until the first append */
-    size_t len;    /* bytes in use, without the NUL */
-    size_t cap;    /* bytes allocated */
-    size_t max;    /* len never exceeds this */
-    int status;    /* 0, ERR_NOMEM or ERR_TOOLONG */
+    char *data; /* NULL until the first append */
+    size_t len; /* bytes in use, without the NUL */
+    size_t cap; /* bytes allocated */
+    size_t max; /* len never exceeds this */
+    int status; /* 0, ERR_NOMEM or ERR_TOOLONG */
 };
 
 /* The maxima of the house. */

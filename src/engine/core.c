@@ -63,25 +63,12 @@ static void cancel(struct engine *e, const struct cancel_mail *c)
         transfer_cancel(e->transfer, (uint64_t)(uintptr_t)j);
 }
 
-void engine_reset_unlock_unref(struct reset_wait *r)
+static void reset(struct engine *e, const struct reset_mail *r)
 {
-    bool last = --r->refs == 0;
+    struct engine_event ev = { .kind = ENGINE_RESET, .user = r->user, .time = clock_now() };
 
-    pthread_mutex_unlock(&r->lock);
-    if (!last)
-        return;
-    pthread_cond_destroy(&r->done_cond);
-    pthread_mutex_destroy(&r->lock);
-    free(r);
-}
-
-static void reset_done(struct reset_wait *r, int status)
-{
-    pthread_mutex_lock(&r->lock);
-    r->done = true;
-    r->status = status;
-    pthread_cond_signal(&r->done_cond);
-    engine_reset_unlock_unref(r);
+    ev.status = sched_reset_prefix_cache(e->sched);
+    engine_outbox_put(&e->outbox, &ev);
 }
 
 /* The job that embeds this piece of mail. */
@@ -108,7 +95,8 @@ void engine_core_mail(struct engine *e, struct mail *m)
             free(m);
             break;
         case MAIL_RESET:
-            reset_done((struct reset_wait *)(void *)m, sched_reset_prefix_cache(e->sched));
+            reset(e, (struct reset_mail *)(void *)m);
+            free(m);
             break;
         }
     }

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/log.h"
 #include "base/rand.h"
@@ -217,11 +216,15 @@ static int check_lists(const struct engine *e, const struct sampling *s, struct 
         (st = check_ids(e, s->allowed, s->n_allowed, "allowed_token_ids", err)) < 0 ||
         (st = check_ids(e, s->want_ids, s->n_want, "logprob_token_ids", err)) < 0)
         return st;
-    if (s->n_bias + s->n_stop_ids > SAMPLE_MAX_BIAS - MODEL_MAX_EOS || s->n_want > SAMPLE_MAX_BIAS)
-        return err_set(err, ERR_LIMIT, "a list of token ids has more than %d entries",
-                       SAMPLE_MAX_BIAS - MODEL_MAX_EOS);
+    if (s->n_bias + s->n_stop_ids > SAMPLE_MAX_BIAS - MODEL_MAX_EOS)
+        return err_set(err, ERR_INVAL,
+                       "logit_bias and stop_token_ids have %u entries together, at most %d",
+                       s->n_bias + s->n_stop_ids, SAMPLE_MAX_BIAS - MODEL_MAX_EOS);
+    if (s->n_want > SAMPLE_MAX_BIAS)
+        return err_set(err, ERR_INVAL, "logprob_token_ids has %u entries, at most %d", s->n_want,
+                       SAMPLE_MAX_BIAS);
     if (s->logprobs > K_MAX_TOP || s->prompt_logprobs > K_MAX_TOP)
-        return err_set(err, ERR_LIMIT, "at most %d log-probabilities a token are kept", K_MAX_TOP);
+        return err_set(err, ERR_INVAL, "at most %d log-probabilities a token are kept", K_MAX_TOP);
     return 0;
 }
 
@@ -262,6 +265,12 @@ int engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id
         snprintf(j->transfer_id, sizeof j->transfer_id, "%s", j->kv.transfer_id);
     else
         rand_hex(j->transfer_id, 16);
+    if ((st = engine_remote_expect(e, j)) < 0) {
+        err_set(err, st, "kv_transfer_params.transfer_id '%s': %s", j->transfer_id,
+                status_text(st));
+        engine_job_destroy(j);
+        return st;
+    }
     *id = j->id;
     engine_inbox_post(&e->inbox, &j->submit);
     return 0;
@@ -316,47 +325,43 @@ int engine_kv_release(struct engine *e, const struct kv_params *p)
 {
     if (!e->transfer)
         return ERR_NOTFOUND;
-    return transfer_abort_hold(e->transfer, p->remote_request_id);
+    return transfer_abort_hold(e->transfer,
+                               p->remote_request_id[0] ? p->remote_request_id : p->transfer_id);
 }
 
 int engine_kv_release_remote(struct engine *e, const struct kv_params *p)
 {
-    struct transfer_source src = {
-        .host = p->remote_host,
-        .port = p->remote_port,
-        .engine_id = p->remote_engine_id,
-        .transfer_id = p->remote_request_id,
-        .blocks = p->remote_block_ids,
-        .n_blocks = p->n_blocks,
-        .block_tokens = p->remote_block_size,
-    };
+    static const unsigned char any_prompt[TRANSFER_PROMPT_BYTES];
+    struct transfer_source src = engine_remote_source(e, p, any_prompt);
 
     if (!e->transfer || !p->remote_host[0] || !p->remote_port)
         return ERR_NOTFOUND;
     return transfer_release_remote(e->transfer, &src);
 }
 
-int engine_reset_prefix_cache(struct engine *e, double timeout)
+void engine_kv_refuse(struct engine *e, const struct kv_params *p)
 {
-    struct reset_wait *r = calloc(1, sizeof *r);
-    struct timespec until;
-    int st;
+    if (e->kv.produce && p->transfer_id[0])
+        transfer_drop(e->transfer, p->transfer_id);
+}
+
+int engine_kv_probe(struct engine *e, const char *host, uint16_t port, struct err *err)
+{
+    if (!e->kv.consume)
+        return err_set(err, ERR_INVAL, "this instance is no KV consumer");
+    return transfer_probe(e->transfer, host, port, err);
+}
+
+int engine_reset_prefix_cache(struct engine *e, void *user)
+{
+    struct reset_mail *r = calloc(1, sizeof *r);
 
     if (!r)
         return ERR_NOMEM;
     r->mail.kind = MAIL_RESET;
-    r->refs = 2;
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->done_cond, NULL);
+    r->user = user;
     engine_inbox_post(&e->inbox, &r->mail);
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)timeout + 1;
-    pthread_mutex_lock(&r->lock);
-    while (!r->done && pthread_cond_timedwait(&r->done_cond, &r->lock, &until) == 0)
-        ;
-    st = r->done ? r->status : ERR_TIMEOUT;
-    engine_reset_unlock_unref(r);
-    return st;
+    return 0;
 }
 
 void engine_stats(struct engine *e, struct engine_stats *out)

@@ -42,8 +42,9 @@ struct engine_options {
     uint64_t kv_bytes;         /* 0: by memory_fraction; else exactly so many for the pool */
     struct engine_kv_options kv;
     double step_delay; /* seconds added to each step, for tests; 0 */
-    /* Called on the engine thread when events wait and none did before. */
-    void (*notify)(void *arg);
+    /* Called on the engine thread when events wait and none did before. Negative: could not be told
+     * on, ask again soon. */
+    int (*notify)(void *arg);
     void *notify_arg;
 };
 
@@ -79,7 +80,8 @@ struct engine_request {
 
 /* Queues a request; any thread. Checks what can be checked at once: ERR_TOOLONG or ERR_RANGE (an id
  * outside the vocabulary) with a sentence that has the limit and both counts, ERR_INVAL (transfer asked
- * of an instance without it), ERR_CLOSED (closing), ERR_LIMIT, ERR_NOMEM: then no event follows.
+ * of an instance without it, a list of ids too long), ERR_EXISTS (a prefill with its transfer_id is in
+ * hand), ERR_CLOSED (closing), ERR_LIMIT, ERR_NOMEM: then no event follows.
  * Else ends in exactly one ENGINE_END. *id names the request until then. */
 int engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id, struct err *err);
 
@@ -106,6 +108,7 @@ enum engine_event_kind {
     ENGINE_PROMPT, /* prompt_logprobs: all of them, before the first token */
     ENGINE_TOKEN,
     ENGINE_END,
+    ENGINE_RESET, /* engine_reset_prefix_cache is done; only user and status count */
 };
 struct engine_event {
     enum engine_event_kind kind;
@@ -125,7 +128,7 @@ struct engine_event {
     uint32_t n_prefill;                        /* prompt tokens computed here */
     double t_arrive, t_start, t_first, t_last; /* monotonic; 0 where it never came to it */
     struct kv_params *kv; /* what goes into the reply (PRODUCE); owned: engine_kv_free */
-    int status;           /* FINISH_ERROR: why (ERR_*), with a sentence */
+    int status;           /* FINISH_ERROR: why (ERR_*), with a sentence; RESET: 0 or ERR_BUSY */
     char *why;            /* owned: free(); NULL if none */
 };
 void engine_prompt_free(struct engine_logprobs **p, uint32_t n);
@@ -140,9 +143,17 @@ uint32_t engine_events(struct engine *e, struct engine_event *out, uint32_t max)
 int engine_kv_release(struct engine *e, const struct kv_params *p);
 /* A pull that will not happen: tells the remote prefill instance to end its lease. */
 int engine_kv_release_remote(struct engine *e, const struct kv_params *p);
+/* A prefill that p asks for under a transfer_id was refused before engine_submit: a decode instance that
+ * waits for it is told. */
+void engine_kv_refuse(struct engine *e, const struct kv_params *p);
+/* Whether the producer there can be reached and matches: 0 or ERR_* with a sentence. Blocks at most the
+ * connect timeout. What is found is also in engine_stats (transfer.matching, .mismatching). */
+int engine_kv_probe(struct engine *e, const char *host, uint16_t port, struct err *err);
 
-/* 0 or ERR_BUSY (some cached blocks are in use). Waits for the current step, at most timeout. */
-int engine_reset_prefix_cache(struct engine *e, double timeout);
+/* Forgets the cached blocks when the current step has ended; any thread, waits for nothing. Then comes
+ * one ENGINE_RESET with user, whose status is ERR_BUSY if some of the blocks are in use and were kept.
+ * ERR_NOMEM: no event follows. */
+int engine_reset_prefix_cache(struct engine *e, void *user);
 
 struct engine_stats {
     struct sched_stats sched;

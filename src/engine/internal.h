@@ -16,18 +16,10 @@
 
 #define ENGINE_SAMPLES 1024 /* step sizes and pull times kept for the next scrape */
 
-/* A caller that waits for the engine thread; shared, freed by the last of the two. */
-struct reset_wait {
+struct reset_mail {
     struct mail mail;
-    pthread_mutex_t lock;
-    pthread_cond_t done_cond;
-    bool done;
-    int status;
-    int refs;
+    void *user;
 };
-
-/* Drops one reference; the last frees. Called with r->lock held, which it releases. */
-void engine_reset_unlock_unref(struct reset_wait *r);
 
 struct cancel_mail {
     struct mail mail;
@@ -82,10 +74,16 @@ void engine_core_drain(struct engine *e);
 void engine_core_publish(struct engine *e);
 
 /* remote.c */
+/* Where p says that a prefill is; borrows from p and prompt (its digest, for what is known by name). */
+struct transfer_source engine_remote_source(const struct engine *e, const struct kv_params *p,
+                                            const unsigned char *prompt);
 void engine_remote_event(void *engine, const struct transfer_event *ev); /* comm thread */
 void engine_remote_start_pulls(struct engine *e);
 void engine_remote_pulled(struct engine *e, struct job *j);
-/* The job ends without having pulled: the remote prefill need not hold its blocks any longer. */
+/* A prefill that a proxy has named: consumers may ask for it from now on. 0, or why not. */
+int engine_remote_expect(struct engine *e, struct job *j);
+/* The job ends without having pulled, or without having been held: the other side need not hold its
+ * blocks, or wait, any longer. */
 void engine_remote_forget(struct engine *e, struct job *j);
 /* The job has ended for its client and its blocks wait for a decode elsewhere: makes the lease and
  * the answer. NULL, with the job failed and released, if it cannot be held. */

@@ -38,6 +38,8 @@ struct job {
     enum sched_role role;
     struct kv_params kv; /* as the request gave it */
     char transfer_id[TRANSFER_ID_MAX];
+    unsigned char digest[TRANSFER_PROMPT_BYTES]; /* of the prompt; where kv.transfer_id is given */
+    bool expected;                               /* PRODUCE: consumers may wait for it by name */
     int pull_status;
     char pull_why[512]; /* a sentence when pull_status is an error */
     uint64_t pull_bytes;

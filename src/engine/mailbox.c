@@ -73,7 +73,7 @@ struct mail *engine_inbox_take(struct inbox *b, double timeout)
     return m;
 }
 
-int engine_outbox_init(struct outbox *o, uint32_t cap, void (*notify)(void *), void *arg)
+int engine_outbox_init(struct outbox *o, uint32_t cap, int (*notify)(void *), void *arg)
 {
     *o = (struct outbox){ .cap = cap, .notify = notify, .notify_arg = arg };
     o->ring = malloc(cap * sizeof *o->ring);
@@ -127,8 +127,11 @@ void engine_outbox_flush(struct outbox *o)
     tell = o->n && !o->announced;
     o->announced |= tell;
     pthread_mutex_unlock(&o->lock);
-    if (tell && o->notify)
-        o->notify(o->notify_arg);
+    if (tell && o->notify && o->notify(o->notify_arg) < 0) {
+        pthread_mutex_lock(&o->lock);
+        o->announced = false;
+        pthread_mutex_unlock(&o->lock);
+    }
 }
 
 bool engine_outbox_full(struct outbox *o)

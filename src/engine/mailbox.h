@@ -32,15 +32,15 @@ struct outbox {
     struct engine_event *ring;
     uint32_t cap, head, n;
     bool announced; /* notify was called and nobody has fetched since */
-    void (*notify)(void *arg);
+    int (*notify)(void *arg);
     void *notify_arg;
 };
 
-int engine_outbox_init(struct outbox *o, uint32_t cap, void (*notify)(void *), void *arg);
+int engine_outbox_init(struct outbox *o, uint32_t cap, int (*notify)(void *), void *arg);
 void engine_outbox_finish(struct outbox *o);
 /* Takes over what ev owns. Without memory to grow, the event is finished and ERR_NOMEM returned. */
 int engine_outbox_put(struct outbox *o, struct engine_event *ev);
-/* Tells the front, once, if events wait. */
+/* Tells the front, once, if events wait; the next flush tries again if that failed. */
 void engine_outbox_flush(struct outbox *o);
 bool engine_outbox_full(struct outbox *o); /* more than OUTBOX_HIGH wait */
 uint32_t engine_outbox_take(struct outbox *o, struct engine_event *out, uint32_t max);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/rand.h"
 #include "engine/internal.h"
@@ -28,7 +29,8 @@ int engine_remote_role(const struct engine *e, const struct kv_params *kv, enum 
                        "consumer; start it with --kv-transfer-config and kv_role kv_consumer");
     if (kv->do_remote_decode)
         *role = SCHED_PRODUCE;
-    else if (kv->remote_request_id[0] && kv->remote_host[0] && kv->remote_port)
+    else if ((kv->remote_request_id[0] || kv->transfer_id[0]) && kv->remote_host[0] &&
+             kv->remote_port)
         *role = SCHED_CONSUME;
     else
         log_warning("kv_transfer_params has do_remote_prefill but names no remote prefill; "
@@ -36,17 +38,48 @@ int engine_remote_role(const struct engine *e, const struct kv_params *kv, enum 
     return 0;
 }
 
-static struct transfer_source source_of(const struct engine *e, const struct kv_params *kv)
+/* A request that names its transfer, but not what P has answered: P may still be at it. */
+static bool by_name(const struct kv_params *kv)
 {
+    return !kv->remote_request_id[0] && kv->transfer_id[0];
+}
+
+struct transfer_source engine_remote_source(const struct engine *e, const struct kv_params *kv,
+                                            const unsigned char *prompt)
+{
+    bool named = by_name(kv);
+
     return (struct transfer_source){
         .host = kv->remote_host,
         .port = kv->remote_port,
         .engine_id = kv->remote_engine_id,
-        .transfer_id = kv->remote_request_id,
+        .transfer_id = named ? kv->transfer_id : kv->remote_request_id,
+        .prompt = named ? prompt : NULL,
         .blocks = kv->remote_block_ids,
         .n_blocks = kv->n_blocks,
         .block_tokens = kv->remote_block_size ? kv->remote_block_size : e->layout.block_tokens,
     };
+}
+
+static struct transfer_source source_of(const struct engine *e, const struct job *j)
+{
+    return engine_remote_source(e, &j->kv, j->digest);
+}
+
+int engine_remote_expect(struct engine *e, struct job *j)
+{
+    const struct hash_part part = { j->prompt, j->n_prompt * sizeof *j->prompt };
+    struct hash256 digest;
+    int st = 0;
+
+    if (j->role == SCHED_LOCAL || !j->kv.transfer_id[0])
+        return 0;
+    hash_sha256(&digest, &part, 1);
+    memcpy(j->digest, digest.b, sizeof j->digest);
+    if (j->role == SCHED_PRODUCE)
+        st = transfer_expect(e->transfer, j->transfer_id, j->digest);
+    j->expected = j->role == SCHED_PRODUCE && st == 0;
+    return st;
 }
 
 /* Comm thread: the job's own mail carries the news, so this cannot fail. */
@@ -64,8 +97,7 @@ void engine_remote_event(void *engine, const struct transfer_event *ev)
     j->pull_seconds = ev->seconds;
     snprintf(j->pull_why, sizeof j->pull_why, "%s", ev->why ? ev->why : status_text(ev->status));
     if (ev->status < 0 && ev->status != ERR_CANCELED)
-        log_warning("KV pull of %s from %s:%u failed: %s", j->kv.remote_request_id,
-                    j->kv.remote_host, j->kv.remote_port, j->pull_why);
+        log_warning("%s", j->pull_why);
     engine_inbox_post(&e->inbox, &j->pulled);
 }
 
@@ -75,7 +107,7 @@ static void pull_ended(struct engine *e, struct job *j, const char *why)
 
     j->pulling = false;
     if (j->pull_status < 0) {
-        struct transfer_source src = source_of(e, &j->kv);
+        struct transfer_source src = source_of(e, j);
         char text[1024];
 
         pthread_mutex_lock(&e->lock);
@@ -105,8 +137,13 @@ void engine_remote_pulled(struct engine *e, struct job *j)
 
 void engine_remote_forget(struct engine *e, struct job *j)
 {
-    struct transfer_source src = source_of(e, &j->kv);
+    struct transfer_source src = source_of(e, j);
 
+    if (!e->transfer) /* closing: all leases and pulls have ended */
+        return;
+    if (j->expected)
+        transfer_drop(e->transfer, j->transfer_id);
+    j->expected = false;
     if (j->role != SCHED_CONSUME || j->pull_tried)
         return;
     j->pull_tried = true;
@@ -119,21 +156,22 @@ void engine_remote_start_pulls(struct engine *e)
 
     while (sched_next_pull(e->sched, &p)) {
         struct job *j = p.user;
-        struct transfer_source src = source_of(e, &j->kv);
+        struct transfer_source src = source_of(e, j);
         uint64_t have = (uint64_t)src.n_blocks * src.block_tokens;
         int st = ERR_MISMATCH;
 
         /* Once the pull has begun, pull_status is the comm thread's to write. */
         j->pulling = j->pull_tried = true;
-        if (have >= p.n_tokens)
+        if (src.prompt || have >= p.n_tokens)
             st = transfer_pull(e->transfer, &src, p.blocks, p.n_blocks, p.first_token, p.n_tokens,
                                (uint64_t)(uintptr_t)j);
         if (st == 0)
             continue;
         j->pull_status = st;
         pull_ended(e, j,
-                   have < p.n_tokens ? "remote_block_ids name fewer tokens than the prompt has"
-                                     : status_text(st));
+                   !src.prompt && have < p.n_tokens
+                       ? "remote_block_ids name fewer tokens than the prompt has"
+                       : status_text(st));
     }
 }
 
@@ -155,6 +193,7 @@ struct kv_params *engine_remote_hold(struct engine *e, struct job *j)
         sched_release(e->sched, j->sched, clock_now());
         return NULL;
     }
+    j->expected = false; /* it is there */
     memcpy(p->remote_block_ids, blocks, n_blocks * sizeof *blocks);
     p->n_blocks = n_blocks;
     p->do_remote_prefill = true;

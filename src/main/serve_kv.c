@@ -8,10 +8,12 @@
 #include "base/status.h"
 #include "main/serve_flags.h"
 #include "serve/config.h"
+#include "wire/kv_bootstrap.h"
 
 #define LEASE_SECONDS   480.0 /* the reference's VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT */
 #define PULL_TIMEOUT    30.0
 #define CONNECT_TIMEOUT 5.0
+#define MAX_PEERS       64
 
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
 
@@ -33,7 +35,7 @@ static const char *const keys[] = {
 static const char *const extra_keys[] = {
     "prefill",      "decode",          "kv_secret", "kv_host",           "lease_seconds",
     "pull_timeout", "connect_timeout", "checksums", "use_ascend_direct", "mooncake_protocol",
-    "num_workers",
+    "num_workers",  "bootstrap_port",  "kv_peers",
 };
 static const char *const side_keys[] = { "dp_size", "tp_size", "pp_size" };
 
@@ -190,9 +192,33 @@ static int check_side(json_t *extra, const char *side, struct err *e)
     return 0;
 }
 
+static int read_peers(json_t *extra, struct serve_kv_config *kv, struct err *e)
+{
+    json_t *list = json_object_get(extra, "kv_peers"), *v;
+    char host[KV_PARAMS_HOST_MAX];
+    uint16_t port;
+    size_t i;
+    int st;
+
+    if (!list || json_is_null(list))
+        return 0;
+    if (!json_is_array(list) || json_array_size(list) > MAX_PEERS)
+        return bad(e, "kv_peers", "a list of at most 64 texts \"host:port\"");
+    json_array_foreach(list, i, v)
+    {
+        if (!json_is_string(v))
+            return bad(e, "kv_peers", "a list of texts \"host:port\"");
+        if ((st = kv_address_parse(host, &port, json_string_value(v), NULL, e)) < 0)
+            return err_prefix(e, st, "--kv-transfer-config: kv_peers");
+    }
+    kv->peers = kv->consume ? list : NULL;
+    return 0;
+}
+
 static int read_extra(json_t *o, struct serve_kv_config *kv, struct err *e)
 {
     json_t *x = json_object_get(o, "kv_connector_extra_config");
+    double port = kv->bootstrap_port;
     int st;
 
     if (!x || json_is_null(x))
@@ -207,6 +233,10 @@ static int read_extra(json_t *o, struct serve_kv_config *kv, struct err *e)
         (st = get_number(x, "pull_timeout", 0.01, 1e6, &kv->pull_timeout, e)) < 0 ||
         (st = get_number(x, "connect_timeout", 0.01, 1e6, &kv->connect_timeout, e)) < 0)
         return st;
+    if ((st = get_number(x, "bootstrap_port", 0, 65535, &port, e)) < 0 ||
+        (st = read_peers(x, kv, e)) < 0)
+        return st;
+    kv->bootstrap_port = (uint16_t)port;
     return get_bool(x, "checksums", &kv->checksums, e);
 }
 
@@ -247,6 +277,22 @@ static int lease_from_env(struct serve_kv_config *kv, struct err *e)
     return 0;
 }
 
+/* A server of its own only where it was asked for, so that several instances of a host do not collide. */
+static int bootstrap_from_env(struct serve_kv_config *kv, struct err *e)
+{
+    const char *text = getenv("VLLM_MOONCAKE_BOOTSTRAP_PORT");
+    long port;
+    char *end;
+
+    if (!text || !text[0])
+        return 0;
+    port = strtol(text, &end, 10);
+    if (*end || port < 0 || port > 65535)
+        return err_set(e, ERR_INVAL, "VLLM_MOONCAKE_BOOTSTRAP_PORT: '%s' is not a port", text);
+    kv->bootstrap_port = (uint16_t)port;
+    return 0;
+}
+
 int serve_check_kv(struct serve_config *cfg, struct err *e)
 {
     struct serve_kv_config *kv = &cfg->kv;
@@ -261,9 +307,9 @@ int serve_check_kv(struct serve_config *cfg, struct err *e)
                                     .secret = getenv("SLUICE_KV_SECRET") };
     if (!o || json_object_size(o) == 0)
         return 0;
-    if ((st = lease_from_env(kv, e)) < 0 || (st = check_keys(o, "", keys, COUNT(keys), e)) < 0 ||
-        (st = read_connector(o, e)) < 0 || (st = read_role(o, kv, e)) < 0 ||
-        (st = read_policy(o, kv, e)) < 0 ||
+    if ((st = lease_from_env(kv, e)) < 0 || (st = bootstrap_from_env(kv, e)) < 0 ||
+        (st = check_keys(o, "", keys, COUNT(keys), e)) < 0 || (st = read_connector(o, e)) < 0 ||
+        (st = read_role(o, kv, e)) < 0 || (st = read_policy(o, kv, e)) < 0 ||
         (st = get_text(o, "engine_id", &kv->engine_id, e)) < 0 ||
         (st = get_text(o, "kv_ip", &kv->host, e)) < 0 ||
         (st = get_number(o, "kv_port", 0, 65535, &port, e)) < 0 || (st = read_extra(o, kv, e)) < 0)
@@ -271,6 +317,8 @@ int serve_check_kv(struct serve_config *cfg, struct err *e)
     if (kv->secret && !kv->secret[0])
         kv->secret = NULL;
     kv->port = (uint16_t)port;
+    if (!kv->produce)
+        kv->bootstrap_port = 0;
     choose_host(cfg);
     return 0;
 }

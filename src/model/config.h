@@ -10,25 +10,25 @@
 enum rope_scaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 
 struct model_config {
-    char arch[64];           /* "LlamaForCausalLM" */
+    char arch[64]; /* "LlamaForCausalLM" */
     uint32_t n_layers;
     uint32_t hidden;
     uint32_t ffn;
     uint32_t heads, kv_heads, head_dim;
     uint32_t vocab;
-    uint32_t max_position;   /* context the model was made for, after its own scaling */
+    uint32_t max_position; /* context the model was made for, after its own scaling */
     float norm_eps;
     bool tied_embeddings;
 
     double rope_theta;
-    uint32_t rope_dim;       /* rotated dims of a head */
+    uint32_t rope_dim; /* rotated dims of a head */
     enum rope_scaling rope_scaling;
     double rope_factor;
-    double rope_low_freq, rope_high_freq;   /* llama3 */
-    uint32_t rope_original;                 /* llama3, yarn: original context */
+    double rope_low_freq, rope_high_freq; /* llama3 */
+    uint32_t rope_original;               /* llama3, yarn: original context */
     double yarn_beta_fast, yarn_beta_slow, yarn_attn_factor, yarn_mscale, yarn_mscale_all_dim;
 
-    int32_t bos;                     /* -1: none */
+    int32_t bos; /* -1: none */
     int32_t eos[MODEL_MAX_EOS];
     uint32_t n_eos;
 };

@@ -24,11 +24,11 @@ enum model_dtype {
 };
 
 struct model_options {
-    const char *path;         /* a folder or a .gguf file */
+    const char *path; /* a folder or a .gguf file */
     enum model_dtype dtype;
-    const char *kv_dtype;     /* NULL or "auto": by dtype; "float16", "float32" */
+    const char *kv_dtype;           /* NULL or "auto": by dtype; "float16", "float32" */
     uint32_t first_layer, n_layers; /* pipeline stage; n_layers 0: all */
-    uint32_t max_model_len;   /* 0: the model's own; sizes the rotary table */
+    uint32_t max_model_len;         /* 0: the model's own; sizes the rotary table */
     void (*progress)(void *arg, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
     void *progress_arg;
 };
@@ -55,10 +55,10 @@ int model_load_tokenizer(struct tokenizer **out, const char *path, struct err *e
 
 /* One step's input. Rows of all sequences stand one after another in ids and pos. */
 struct model_batch {
-    uint32_t n;                 /* rows */
-    const int32_t *ids;         /* [n], in [0, vocab) */
-    const uint32_t *pos;        /* [n], below max_model_len */
-    const struct k_seq *seqs;   /* every row belongs to exactly one */
+    uint32_t n;               /* rows */
+    const int32_t *ids;       /* [n], in [0, vocab) */
+    const uint32_t *pos;      /* [n], below max_model_len */
+    const struct k_seq *seqs; /* every row belongs to exactly one */
     uint32_t n_seqs;
 };
 

@@ -1,4 +1,6 @@
 /* State of the instance, for balancers, operators and proxies. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -6,8 +8,7 @@
 #include "serve/metrics.h"
 #include "serve/prom.h"
 #include "serve/state.h"
-
-#define RESET_TIMEOUT 10.0 /* seconds that a step may take before a reset gives up */
+#include "wire/kv_bootstrap.h"
 
 const char *serve_not_ready(struct serve *s)
 {
@@ -26,6 +27,10 @@ const char *serve_not_ready(struct serve *s)
     engine_stats(s->engine, &st);
     if (st.busy && st.busy_since_step > s->cfg->stall_timeout)
         return "work is pending and no engine step has ended for too long";
+    if (st.transfer.mismatching > 0 && st.transfer.matching == 0) {
+        snprintf(s->unready, sizeof s->unready, "no KV can be pulled: %s", st.transfer.mismatch);
+        return s->unready;
+    }
     return NULL;
 }
 
@@ -63,17 +68,67 @@ void on_metrics(struct serve *s, struct http_req *r)
     buf_finish(&b);
 }
 
+/* A reset that the engine does when its step has ended. */
+struct cache_reset {
+    struct serve *s;
+    struct http_req *http; /* NULL: the client has left */
+    const char *handler;
+    struct cache_reset *next, **link; /* of serve.resets */
+};
+
+static void reset_client_left(void *arg)
+{
+    struct cache_reset *c = arg;
+
+    c->http = NULL;
+}
+
+static void reset_free(struct cache_reset *c)
+{
+    *c->link = c->next;
+    if (c->next)
+        c->next->link = c->link;
+    free(c);
+}
+
+void cache_reset_done(struct cache_reset *c, int status)
+{
+    struct serve *s = c->s;
+
+    if (c->http) {
+        http_off_close(c->http);
+        s->handler = c->handler;
+        if (status == ERR_BUSY)
+            api_reply_status(s, c->http, 503,
+                             "some cached blocks are in use by running requests and were kept");
+        else
+            api_reply(s, c->http, 200, NULL, NULL, 0);
+    }
+    reset_free(c);
+}
+
+void cache_reset_free_all(struct serve *s)
+{
+    while (s->resets)
+        reset_free(s->resets);
+}
+
 void on_reset_cache(struct serve *s, struct http_req *r)
 {
-    int st = engine_reset_prefix_cache(s->engine, RESET_TIMEOUT);
+    struct cache_reset *c = calloc(1, sizeof *c);
 
-    if (st == ERR_BUSY)
-        api_reply_status(s, r, 503,
-                         "some cached blocks are in use by running requests and were kept");
-    else if (st < 0)
-        api_reply_status(s, r, 500, status_text(st));
-    else
-        api_reply(s, r, 200, NULL, NULL, 0);
+    if (!c || engine_reset_prefix_cache(s->engine, c) < 0) {
+        free(c);
+        api_reply_status(s, r, 503, "the server is out of memory");
+        return;
+    }
+    *c = (struct cache_reset){
+        .s = s, .http = r, .handler = s->handler, .next = s->resets, .link = &s->resets
+    };
+    if (c->next)
+        c->next->link = &c->next;
+    s->resets = c;
+    http_on_close(r, reset_client_left, c);
 }
 
 /* {"kv_transfer_params": {...}} as this instance answered it: nobody will fetch that KV. */
@@ -101,6 +156,20 @@ void on_kv_release(struct serve *s, struct http_req *r)
     st = engine_kv_release(s->engine, &p);
     kv_params_finish(&p);
     api_reply_json(s, r, 200, json_pack("{sb}", "released", st == 0));
+}
+
+/* Where this instance serves KV, as wire/kv_bootstrap.h says. One rank. */
+void on_query(struct serve *s, struct http_req *r)
+{
+    struct kv_bootstrap b = { .port = s->info.kv_port, .block_size = s->info.block_tokens };
+
+    if (!s->cfg->kv.produce || !s->info.kv_port) {
+        api_reply_status(s, r, 404, "this instance is no KV producer");
+        return;
+    }
+    snprintf(b.host, sizeof b.host, "%s", s->info.kv_host);
+    snprintf(b.engine_id, sizeof b.engine_id, "%s", s->info.engine_id);
+    api_reply_json(s, r, 200, kv_bootstrap_encode(&b));
 }
 
 void on_server_info(struct serve *s, struct http_req *r)

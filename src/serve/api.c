@@ -40,6 +40,7 @@ static const struct route {
     { "POST", "/reset_prefix_cache", on_reset_cache, 0 },
     { "POST", "/v1/kv/release", on_kv_release, ROUTE_BODY },
     { "GET", "/server_info", on_server_info, ROUTE_ALWAYS },
+    { "GET", "/query", on_query, 0 },
 };
 #define N_ROUTES (sizeof routes / sizeof routes[0])
 
@@ -234,8 +235,7 @@ const char *api_request_id(const struct http_req *r)
     return id && api_id_ok(id) ? id : NULL;
 }
 
-/* The path without --root-path. */
-static const char *own_path(const struct serve *s, const struct http_req *r)
+const char *api_path(const struct serve *s, const struct http_req *r)
 {
     const char *path = http_path(r), *root = s->cfg->root_path;
     size_t n = root ? strlen(root) : 0;
@@ -317,7 +317,7 @@ static bool refuse(struct serve *s, struct http_req *r, const struct route *t)
 void api_handle(void *arg, struct http_req *r)
 {
     struct serve *s = arg;
-    const char *path = own_path(s, r);
+    const char *path = api_path(s, r);
     const struct route *t;
     struct buf allow;
 
@@ -339,4 +339,17 @@ void api_handle(void *arg, struct http_req *r)
         reply_detail(s, r, 404, "Not Found");
     }
     buf_finish(&allow);
+}
+
+void api_handle_query(void *arg, struct http_req *r)
+{
+    struct serve *s = arg;
+
+    s->handler = "/query";
+    if (strcmp(http_path(r), "/query") != 0 || strcmp(http_method(r), "GET") != 0)
+        reply_detail(s, r, 404, "Not Found");
+    else if (!s->engine)
+        api_reply_status(s, r, 503, "the model is still being loaded");
+    else
+        on_query(s, r);
 }

@@ -27,7 +27,7 @@ bool auth_ok(const struct serve *s, struct http_req *r)
     const char *given = http_header(r, "Authorization");
     bool ok = false;
 
-    if (s->cfg->api_keys.n == 0 || !is_guarded(http_path(r)))
+    if (s->cfg->api_keys.n == 0 || !is_guarded(api_path(s, r)))
         return true;
     if (!given || strncasecmp(given, "Bearer ", 7) != 0)
         return false;

@@ -42,12 +42,15 @@ static int tokenize(struct serve *s, struct intake *in, const char *text, size_t
                     struct gen_prompt *p)
 {
     unsigned flags = in->req.add_special_tokens ? TOK_ADD_SPECIAL : 0;
+    const char *param = in->req.kind == OAI_CHAT ? "messages" : "prompt";
     size_t n = 0;
+    int st;
 
-    if (tokenizer_encode(s->tok, text, len, flags, &p->ids, &n) < 0)
-        return no_memory(in);
+    if (in->req.truncate == 0 && (st = request_text_fits(s, param, len, &in->e)) < 0)
+        return st;
+    st = tokenizer_encode(s->tok, text, len, flags, &p->ids, &n);
     p->n = (uint32_t)n;
-    return 0;
+    return st < 0 ? request_not_encoded(param, st, &in->e) : 0;
 }
 
 /* Token ids are taken over from the decoded prompt; text is encoded. */
@@ -108,9 +111,10 @@ static void generate(struct serve *s, struct http_req *r, enum oai_kind kind)
     const char *body = http_body(r, &len);
 
     if (take_in(s, &in, kind, body, len) < 0) {
-        /* What a remote prefill holds for this request is not needed any more. */
-        if (in.req.has_kv && in.req.kv.do_remote_prefill)
-            engine_kv_release_remote(s->engine, &in.req.kv);
+        if (in.req.has_kv) {
+            remote_release(s, &in.req.kv);
+            remote_refuse(s, &in.req.kv);
+        }
         api_reply_error(s, r, &in.e);
     } else {
         gen_start(s, r, &in.req, in.prompts, in.n_prompts, &in.text);

@@ -18,7 +18,9 @@ struct serve_kv_config {
     const char *secret;    /* NULL: none */
     double lease_seconds, pull_timeout, connect_timeout;
     bool checksums;
-    bool fail_on_error; /* kv_load_failure_policy "fail"; else recompute */
+    bool fail_on_error;      /* kv_load_failure_policy "fail"; else recompute */
+    uint16_t bootstrap_port; /* of a server that answers GET /query only; 0: none */
+    json_t *peers;           /* "host:port" of producers to look at before ready; borrowed; NULL */
 };
 
 struct serve_config {

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "net/http_server.h"
 #include "net/loop.h"
+#include "serve/bootstrap.h"
 #include "serve/metrics.h"
 #include "sys/clock.h"
 
@@ -47,7 +48,7 @@ static void gen_destroy(struct gen *g)
 /* Over: nobody waits for the reply and the engine will not name it any more. */
 static void destroy_if_over(struct gen *g)
 {
-    if (!g->http && g->n_submitted == g->n_ended && !g->in_dirty)
+    if (!g->http && g->n_submitted == g->n_ended && !g->in_dirty && !g->finding)
         gen_destroy(g);
 }
 
@@ -170,9 +171,20 @@ void gen_start(struct serve *s, struct http_req *http, struct oai_request *req,
                  g->req.sampling.max_tokens);
     if (make_choices(g) < 0)
         gen_fail(g, 503, "the server is out of memory for this request");
-    else
+    else if (!remote_find(g))
         submit_from(g, 0);
     g->in_dirty = false;
+    destroy_if_over(g);
+}
+
+void gen_found(struct gen *g)
+{
+    bool was = g->in_dirty; /* found at once: gen_start is still at it */
+
+    g->in_dirty = true; /* kept alive to the end of this function */
+    if (!g->failed)
+        submit_from(g, 0);
+    g->in_dirty = was;
     destroy_if_over(g);
 }
 
@@ -226,19 +238,24 @@ static void on_token(struct choice *c, struct engine_event *ev)
 static void on_bad_end(struct choice *c, const struct engine_event *ev)
 {
     struct gen *g = c->g;
+    int code = submit_http_status(ev->status);
+    const char *prefix = "";
     char text[512];
 
     if (ev->finish == FINISH_ABORT) {
         gen_fail(g, 503, "the request was aborted: the server is shutting down");
         return;
     }
-    if (g->req.has_kv && g->req.kv.do_remote_prefill)
-        snprintf(text, sizeof text, "KV load failed: %s",
-                 ev->why ? ev->why : status_text(ev->status));
-    else
-        snprintf(text, sizeof text, "%s", ev->why ? ev->why : status_text(ev->status));
+    if (g->req.has_kv && g->s->bootstrap)
+        bootstrap_forget(g->s->bootstrap, g->req.kv.remote_bootstrap_addr);
+    /* A full queue is told as such: the KV was not even asked for. */
+    if (g->req.has_kv && g->req.kv.do_remote_prefill && ev->status != ERR_LIMIT) {
+        code = 500;
+        prefix = "KV load failed: ";
+    }
+    snprintf(text, sizeof text, "%s%s", prefix, ev->why ? ev->why : status_text(ev->status));
     log_warning("%s: %s", g->id, text);
-    gen_fail(g, submit_http_status(ev->status) == 400 ? 400 : 500, text);
+    gen_fail(g, code, text);
 }
 
 static void count_end(struct choice *c, const struct engine_event *ev)
@@ -281,7 +298,7 @@ static void on_end(struct choice *c, struct engine_event *ev)
 
 static void on_event(struct engine_event *ev)
 {
-    struct choice *c = ev->user;
+    struct choice *c = ev->user; /* but of RESET */
 
     switch (ev->kind) {
     case ENGINE_START:
@@ -295,6 +312,9 @@ static void on_event(struct engine_event *ev)
         break;
     case ENGINE_END:
         on_end(c, ev);
+        break;
+    case ENGINE_RESET:
+        cache_reset_done(ev->user, ev->status);
         break;
     }
 }

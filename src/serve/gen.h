@@ -63,6 +63,7 @@ struct gen {
     bool started;                /* status line and role events are out */
     bool failed;                 /* an error was answered; only end events are waited for */
     bool late_siblings;          /* other choices start when the first one has the prompt here */
+    bool finding;                /* the remote prefill's address is being asked for */
 
     bool in_dirty;
     struct gen *next_dirty;
@@ -85,6 +86,17 @@ void gen_free_all(struct serve *s);
 
 /* Answers with an error (in a stream: an error event) and ends what still runs. Once. */
 void gen_fail(struct gen *g, int code, const char *message);
+
+/* The prefill instance was found, or will not be: on with it. */
+void gen_found(struct gen *g);
+
+/* remote.c: the part of a request that another instance has. */
+/* The remote prefill need not hold its blocks for a request that will not be decoded here. */
+void remote_release(struct serve *s, const struct kv_params *kv);
+/* A prefill that was asked for will not happen here: who waits for it by name is told. */
+void remote_refuse(struct serve *s, const struct kv_params *kv);
+/* Whether the prefill instance has to be found first: gen_found goes on, later. */
+bool remote_find(struct gen *g);
 
 /* submit.c */
 void submit_choose_id(struct gen *g);
@@ -110,6 +122,11 @@ void send_error(struct gen *g, const struct oai_error *e);
 
 /* request.c: checks that need the model, and token ids. Each answers nothing; e says what to answer. */
 bool request_model_ok(const struct serve *s, const char *model);
+/* Texts that cannot fit are refused unseen: to encode megabytes takes seconds, in which the loop serves
+ * nobody. param: what the error names. */
+int request_text_fits(const struct serve *s, const char *param, size_t len, struct oai_error *e);
+/* The error of a text that tokenizer_encode failed on with st. Returns what oai_fail does. */
+int request_not_encoded(const char *param, int st, struct oai_error *e);
 /* Cuts, measures and sets max_tokens for prompts of n tokens at most. */
 int request_fit(struct serve *s, struct oai_request *r, struct gen_prompt *prompts, uint32_t n,
                 struct oai_error *e);

@@ -14,6 +14,7 @@
 #include "sys/map.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
+#include "wire/kv_bootstrap.h"
 
 /* What the loader thread makes; handed to the loop thread in one piece. */
 struct loaded {
@@ -25,12 +26,11 @@ struct loaded {
     uint32_t default_max_tokens;
 };
 
-static void wake_front(void *arg)
+static int wake_front(void *arg)
 {
     struct serve *s = arg;
 
-    /* A full memory here is met again by the next event's notice. */
-    loop_post(s->loop, gen_drain_events, s);
+    return loop_post(s->loop, gen_drain_events, s);
 }
 
 static struct engine_options engine_options_of(const struct serve *s)
@@ -128,6 +128,27 @@ static int load_template(struct loaded *l, struct err *e)
     return st < 0 ? err_prefix(e, st, "--chat-template %s", given) : 0;
 }
 
+/* kv_peers: what does not match shows before the first request. A producer that does not run yet is no
+ * fault. */
+static void look_at_peers(struct loaded *l)
+{
+    json_t *v;
+    size_t i;
+
+    json_array_foreach(l->s->cfg->kv.peers, i, v)
+    {
+        char host[KV_PARAMS_HOST_MAX];
+        struct err e = { "" };
+        uint16_t port;
+
+        if (kv_address_parse(host, &port, json_string_value(v), NULL, &e) == 0 &&
+            engine_kv_probe(l->engine, host, port, &e) == 0)
+            log_info("KV producer %s matches", json_string_value(v));
+        else
+            log_warning("kv_peers: %s", e.text);
+    }
+}
+
 static int load_all(struct loaded *l, struct err *e)
 {
     struct serve *s = l->s;
@@ -140,7 +161,10 @@ static int load_all(struct loaded *l, struct err *e)
         (st = model_load_tokenizer(&l->tok, c->tokenizer ? c->tokenizer : c->model, e)) < 0 ||
         (st = load_template(l, e)) < 0)
         return st;
-    return engine_open(&l->engine, &opt, e);
+    if ((st = engine_open(&l->engine, &opt, e)) < 0)
+        return st;
+    look_at_peers(l);
+    return 0;
 }
 
 static void loaded_destroy(struct loaded *l)
@@ -185,6 +209,8 @@ static void log_ready(const struct serve *s)
     if (s->info.kv_port)
         log_info("KV transfer on %s:%u, engine id %s", s->info.kv_host, s->info.kv_port,
                  s->info.engine_id);
+    if (s->query)
+        log_info("KV bootstrap: GET /query on port %u", http_server_port(s->query));
     log_info("vLLM API server started on %s://%s%s%s:%u", s->cfg->ssl_cert ? "https" : "http",
              v6 ? "[" : "", host, v6 ? "]" : "", http_server_port(s->http));
     log_info("Application startup complete.");

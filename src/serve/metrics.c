@@ -185,10 +185,23 @@ static struct series *find_series(struct metrics *m, const char *handler, const 
     return s;
 }
 
+/* Methods that clients make up share one name: they must not use up the series. */
+static const char *method_label(const char *method)
+{
+    static const char *const known[] = {
+        "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
+    };
+
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(method, known[i]) == 0)
+            return known[i];
+    return "other";
+}
+
 void metrics_http(struct metrics *m, const char *handler, const char *method, int status,
                   double seconds, uint64_t request_bytes)
 {
-    struct series *s = find_series(m, handler, method, status / 100);
+    struct series *s = find_series(m, handler, method_label(method), status / 100);
 
     prom_hist_add(&m->http_fine, seconds);
     if (!s)

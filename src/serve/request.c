@@ -1,11 +1,10 @@
 /* Checks of a request that need the model: its name, its lengths, its chat as text. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "serve/gen.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
-
-#include <stdlib.h>
 
 bool request_model_ok(const struct serve *s, const char *model)
 {
@@ -51,14 +50,34 @@ static int too_long(const struct serve *s, const struct oai_request *r, uint32_t
                     s->info.max_model_len, n);
 }
 
+int request_text_fits(const struct serve *s, const char *param, size_t len, struct oai_error *e)
+{
+    size_t most = tokenizer_text_limit(s->tok, s->info.max_model_len);
+
+    if (len <= most)
+        return 0;
+    return oai_fail(e, 400, oai_error_type(400), param,
+                    "the context of this model is %u tokens, which is a text of %zu bytes at most, "
+                    "but this one has %zu; shorten the prompt",
+                    s->info.max_model_len, most, len);
+}
+
+int request_not_encoded(const char *param, int st, struct oai_error *e)
+{
+    if (st == ERR_NOMEM)
+        return oai_fail(e, 503, oai_error_type(503), NULL, "the server is out of memory");
+    return oai_fail(e, 400, oai_error_type(400), param, "the text cannot be tokenized: %s",
+                    status_text(st));
+}
+
 static int limit_too_high(const struct serve *s, const struct oai_request *r, uint32_t n,
                           struct oai_error *e)
 {
     return oai_fail(e, 400, oai_error_type(400), r->max_tokens_name,
-                    "the context of this model is %u tokens, but %u were asked for: %u in the "
+                    "the context of this model is %u tokens, but %llu were asked for: %u in the "
                     "prompt and %u in the output (%s)",
-                    s->info.max_model_len, n + r->sampling.max_tokens, n, r->sampling.max_tokens,
-                    r->max_tokens_name);
+                    s->info.max_model_len, (unsigned long long)n + r->sampling.max_tokens, n,
+                    r->sampling.max_tokens, r->max_tokens_name);
 }
 
 int request_fit(struct serve *s, struct oai_request *r, struct gen_prompt *prompts, uint32_t n,

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "net/http_server.h"
 #include "net/loop.h"
+#include "serve/bootstrap.h"
 #include "serve/gen.h"
 #include "serve/metrics.h"
 #include "serve/state.h"
@@ -110,6 +111,22 @@ static int listen_at(struct serve *s, struct err *e)
     return http_server_create(&s->http, s->loop, &o, api_handle, s, e);
 }
 
+/* A second port for proxies that look for P there; it answers one question. */
+static int listen_for_query(struct serve *s, struct err *e)
+{
+    struct http_server_options o = { .host = s->cfg->host,
+                                     .port = s->cfg->kv.bootstrap_port,
+                                     .max_body = 1 << 16,
+                                     .keep_alive = s->cfg->keep_alive,
+                                     .error_body = api_error_body };
+    int st;
+
+    if (!o.port)
+        return 0;
+    st = http_server_create(&s->query, s->loop, &o, api_handle_query, s, e);
+    return st < 0 ? err_prefix(e, st, "KV bootstrap port (VLLM_MOONCAKE_BOOTSTRAP_PORT)") : 0;
+}
+
 static int start_stats(struct serve *s)
 {
     int st;
@@ -133,6 +150,9 @@ int serve_create(struct serve **out, const struct serve_config *cfg, struct loop
     s->loop = l;
     s->model_name = cfg->served_names.n ? cfg->served_names.v[0] : cfg->model;
     if ((st = metrics_create(&s->metrics, s->model_name)) < 0 || (st = listen_at(s, e)) < 0 ||
+        (st = listen_for_query(s, e)) < 0 ||
+        (cfg->kv.consume &&
+         (st = bootstrap_create(&s->bootstrap, l, cfg->kv.connect_timeout, e)) < 0) ||
         (st = start_stats(s)) < 0 || (st = load_start(s, e)) < 0) {
         serve_destroy(s);
         return st;
@@ -156,9 +176,12 @@ void serve_destroy(struct serve *s)
     if (!s)
         return;
     load_join(s);
+    http_server_destroy(s->query);
     http_server_destroy(s->http); /* clients are told first, then the work behind them ends */
+    bootstrap_destroy(s->bootstrap);
     engine_close(s->engine);
     gen_free_all(s);
+    cache_reset_free_all(s);
     loop_timer_destroy(s->drain_timer);
     loop_timer_destroy(s->stats_timer);
     template_destroy(s->template);

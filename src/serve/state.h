@@ -13,6 +13,8 @@
 #include "serve/serve.h"
 #include "wire/openai.h"
 
+struct bootstrap;
+struct cache_reset;
 struct gen;
 struct loaded;
 struct http_req;
@@ -34,6 +36,8 @@ struct serve {
     const struct serve_config *cfg;
     struct loop *loop;
     struct http_server *http;
+    struct http_server *query;   /* the bootstrap port; NULL: none */
+    struct bootstrap *bootstrap; /* NULL where KV is not pulled */
     enum serve_phase phase;
     int exit_code;
 
@@ -50,7 +54,8 @@ struct serve {
     struct metrics *metrics;
     struct gen *gens; /* all requests that are not over */
     uint32_t n_gens;
-    struct gen *dirty; /* those with output to send */
+    struct gen *dirty;          /* those with output to send */
+    struct cache_reset *resets; /* of the prefix cache, not answered yet */
     struct loop_timer *drain_timer, *stats_timer;
     double drain_deadline;
     struct engine_stats logged; /* figures of the last log line */
@@ -60,6 +65,7 @@ struct serve {
     struct loaded *loading; /* what the loader makes, until the loop thread takes it over */
     struct err load_error;  /* written by the loader before it posts */
     int load_status;
+    char unready[600];   /* the sentence of serve_not_ready, where it is made */
     const char *handler; /* the route in progress, as the metrics call it */
 };
 
@@ -67,8 +73,9 @@ struct serve {
 int load_start(struct serve *s, struct err *e);
 void load_join(struct serve *s);
 
-/* api.c: the handler of every request */
+/* api.c: the handler of every request, and of those at the bootstrap port */
 void api_handle(void *arg, struct http_req *r);
+void api_handle_query(void *arg, struct http_req *r);
 /* Body of errors that the HTTP server itself answers. */
 void api_error_body(struct buf *out, int status, const char *reason);
 /* Answers: all count in the metrics. type NULL: no body. */
@@ -85,6 +92,9 @@ bool api_id_ok(const char *id); /* visible ASCII, not too long */
 /* The client's X-Request-Id if it can be one, else NULL. Borrowed. */
 const char *api_request_id(const struct http_req *r);
 
+/* The request's path without --root-path. Borrowed. */
+const char *api_path(const struct serve *s, const struct http_req *r);
+
 /* Puts the CORS headers that the request's origin is due. */
 void api_cors(const struct serve *s, struct http_req *r);
 
@@ -92,12 +102,15 @@ void api_cors(const struct serve *s, struct http_req *r);
 typedef void serve_handler(struct serve *s, struct http_req *r);
 serve_handler on_completions, on_chat, on_models, on_model, on_tokenize, on_detokenize,
     on_tokenizer_info, on_ready, on_version, on_load, on_metrics, on_reset_cache, on_kv_release,
-    on_server_info;
+    on_server_info, on_query;
 
 /* auth.c: whether the request may pass. True without keys. */
 bool auth_ok(const struct serve *s, struct http_req *r);
 
 /* admin.c: 0, or why the instance should get no requests now. */
 const char *serve_not_ready(struct serve *s);
+/* The engine's answer to on_reset_cache; and after engine_close, those that will get none. */
+void cache_reset_done(struct cache_reset *c, int status);
+void cache_reset_free_all(struct serve *s);
 
 #endif

@@ -51,13 +51,6 @@ uint64_t submit_base_seed(struct gen *g)
 
 /* ---- submitting ---- */
 
-/* The remote prefill need not hold its blocks for a request that will not be decoded here. */
-static void release_remote(struct gen *g)
-{
-    if (g->req.has_kv && g->req.kv.do_remote_prefill)
-        engine_kv_release_remote(g->s->engine, &g->req.kv);
-}
-
 int submit_http_status(int status)
 {
     switch (status) {
@@ -65,6 +58,7 @@ int submit_http_status(int status)
     case ERR_RANGE:
     case ERR_INVAL:
     case ERR_UNSUPPORTED:
+    case ERR_EXISTS:
         return 400;
     case ERR_CLOSED:
     case ERR_LIMIT:
@@ -83,7 +77,10 @@ static void submit_failed(struct gen *g, int status, const struct err *err)
         log_error("the engine has closed by itself; the instance is not ready any more");
         g->s->phase = SERVE_DEAD;
     }
-    release_remote(g);
+    if (g->req.has_kv)
+        remote_release(g->s, &g->req.kv);
+    if (g->req.has_kv && status != ERR_EXISTS) /* that name is another request's */
+        remote_refuse(g->s, &g->req.kv);
     gen_fail(g, submit_http_status(status), err->text[0] ? err->text : status_text(status));
 }
 
@@ -136,11 +133,12 @@ void submit_settle_transfer(struct gen *g)
     if (r->kv.do_remote_decode && r->n_prompts > 1) {
         log_debug("%s: %u prompts in one request: no KV is held for a remote decode", g->id,
                   r->n_prompts);
+        remote_refuse(g->s, &r->kv);
         r->has_kv = false;
     } else if (r->kv.do_remote_decode) {
         r->n = 1;
     } else if (r->sampling.prompt_logprobs >= 0) {
-        release_remote(g);
+        remote_release(g->s, &r->kv);
         r->has_kv = false;
     } else {
         g->late_siblings = true;

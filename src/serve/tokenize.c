@@ -109,9 +109,10 @@ static int tokenize(struct serve *s, const json_t *body, json_t **out, struct oa
         return st;
     if ((st = get_bool(body, "add_special_tokens", !chat, &special, e)) == 0 &&
         (st = get_bool(body, "return_token_strs", false, &strs, e)) == 0 &&
+        (st = request_text_fits(s, chat ? "messages" : "prompt", text.len, e)) == 0 &&
         (st = tokenizer_encode(s->tok, text.s, text.len, special ? TOK_ADD_SPECIAL : 0, &ids, &n)) <
             0)
-        oai_fail(e, 503, oai_error_type(503), NULL, "the server is out of memory");
+        request_not_encoded(chat ? "messages" : "prompt", st, e);
     if (st == 0)
         *out = json_pack("{sI si so so}", "count", (json_int_t)n, "max_model_len",
                          (int)s->info.max_model_len, "tokens", token_list(ids, n), "token_strs",

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -5,6 +6,21 @@
 #include "transfer/internal.h"
 
 /* ---- producer's calls ---- */
+
+/* What was said of the lease before it began. Under the lock. */
+static void name_lease(struct transfer *t, struct lease *l)
+{
+    struct await a;
+
+    await_hold(&t->awaits, l->id, &a);
+    t->awaits_changed = true;
+    if (!a.coming)
+        return;
+    l->named = true;
+    memcpy(l->prompt, a.prompt, sizeof l->prompt);
+    if (a.given_up)
+        lease_end(l, LEASE_ABORTED);
+}
 
 int transfer_hold(struct transfer *t, const char *id, const uint32_t *blocks, uint32_t n_blocks,
                   uint32_t n_tokens, uint64_t user)
@@ -20,8 +36,10 @@ int transfer_hold(struct transfer *t, const char *id, const uint32_t *blocks, ui
     pthread_mutex_lock(&t->lock);
     st = lease_add(&t->leases, id, blocks, n_blocks, n_tokens, user,
                    clock_now() + t->opt.lease_seconds);
-    if (st == 0)
+    if (st == 0) {
+        name_lease(t, lease_find(&t->leases, id));
         t->stats.leases_total++;
+    }
     t->stats.leases = t->leases.n;
     pthread_mutex_unlock(&t->lock);
     if (st == 0)
@@ -29,16 +47,48 @@ int transfer_hold(struct transfer *t, const char *id, const uint32_t *blocks, ui
     return st;
 }
 
+int transfer_expect(struct transfer *t, const char *id,
+                    const unsigned char prompt[TRANSFER_PROMPT_BYTES])
+{
+    int st;
+
+    if (!t->opt.produce)
+        return ERR_INVAL;
+    pthread_mutex_lock(&t->lock);
+    st = lease_find(&t->leases, id) ? ERR_EXISTS : await_expect(&t->awaits, id, prompt);
+    t->awaits_changed = true; /* who waits already may have another prompt */
+    pthread_mutex_unlock(&t->lock);
+    if (st == 0)
+        link_wake(t->link);
+    return st;
+}
+
+void transfer_drop(struct transfer *t, const char *id)
+{
+    pthread_mutex_lock(&t->lock);
+    await_drop(&t->awaits, id, clock_now() + t->opt.pull_timeout);
+    t->awaits_changed = true;
+    pthread_mutex_unlock(&t->lock);
+    link_wake(t->link);
+}
+
 int transfer_abort_hold(struct transfer *t, const char *id)
 {
+    static const unsigned char any_prompt[TRANSFER_PROMPT_BYTES];
+    const struct await *a;
     struct lease *l;
+    bool found;
 
     pthread_mutex_lock(&t->lock);
     l = lease_find(&t->leases, id);
+    a = await_find(&t->awaits, id);
+    found = l || (a && a->coming);
     if (l)
         lease_end(l, LEASE_ABORTED);
+    else if (found)
+        await_give_up(&t->awaits, id, any_prompt, HUGE_VAL);
     pthread_mutex_unlock(&t->lock);
-    if (!l)
+    if (!found)
         return ERR_NOTFOUND;
     link_wake(t->link);
     return 0;
@@ -72,6 +122,9 @@ static int make_job(struct job **out, enum job_kind kind, const struct transfer_
         return st;
     }
     j->port = src ? src->port : 0;
+    j->by_name = src && src->prompt;
+    if (j->by_name)
+        memcpy(j->prompt, src->prompt, sizeof j->prompt);
     *out = j;
     return 0;
 }
@@ -126,7 +179,7 @@ static int check_pull(const struct transfer *t, const struct transfer_source *sr
     if (theirs == 0 || (own % theirs != 0 && theirs % own != 0))
         return ERR_MISMATCH;
     if (first % own != 0 || first % theirs != 0 || n_tokens > (uint64_t)n_dst * own ||
-        n_tokens > (uint64_t)src->n_blocks * theirs)
+        (!src->prompt && n_tokens > (uint64_t)src->n_blocks * theirs))
         return ERR_MISMATCH;
     if (n_dst > LEASE_BLOCKS_MAX || src->n_blocks > LEASE_BLOCKS_MAX)
         return ERR_LIMIT;
@@ -196,6 +249,15 @@ int transfer_probe(struct transfer *t, const char *host, uint16_t port, struct e
     if (probe.status < 0)
         return err_set(e, probe.status, "%s", probe.e.text);
     return 0;
+}
+
+int calls_recheck(struct transfer *t, const char *host, uint16_t port)
+{
+    struct transfer_source src = { .host = host, .port = port };
+    struct job *j;
+    int st = make_job(&j, JOB_PROBE, &src);
+
+    return st < 0 ? st : post(t, j);
 }
 
 void transfer_stats(struct transfer *t, struct transfer_stats *out)

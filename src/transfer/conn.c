@@ -91,7 +91,7 @@ int conn_get(struct conn **out, struct transfer *t, const char *host, uint16_t p
     for (c = t->conns; c; c = c->next)
         if (!c->incoming && !c->why.text[0] && c->port == port && strcmp(c->host, host) == 0) {
             *out = c;
-            return 0;
+            return 1;
         }
     c = make(t, false);
     if (!c)
@@ -141,6 +141,8 @@ static void give_up(struct conn *c, int status, const char *text)
 
     err_set(&e, status, "KV producer %s: %s", link_peer_name(c->link), text);
     log_warning("%s", e.text);
+    if (status == ERR_MISMATCH || status == ERR_AUTH)
+        note_mismatch(c, e.text);
     transfer_count(c->t, &c->t->stats.refused, 1);
     conn_fail(c, status, e.text);
 }
@@ -188,8 +190,10 @@ static void map_pool(struct conn *c, const struct region_key *key)
 static void become_ready(struct conn *c, const struct message_ready *ready)
 {
     c->state = CONN_READY;
-    if (!c->incoming)
+    if (!c->incoming) {
         map_pool(c, &ready->key);
+        note_match(c);
+    }
     log_debug("KV transfer: %s %s is '%s', %s", c->incoming ? "consumer" : "producer",
               link_peer_name(c->link), c->peer.engine_id,
               c->pool ? "read in place" : "data is sent");
@@ -273,6 +277,8 @@ static void on_closed(void *arg, struct link_peer *peer, int why)
     pthread_mutex_lock(&t->lock);
     t->stats.peers--;
     pthread_mutex_unlock(&t->lock);
+    if (!c->incoming && c->state != CONN_READY && !c->noted)
+        note_unreachable(t, c->host, c->port);
     serve_conn_lost(c);
     pull_conn_lost(c, why < 0 ? why : ERR_CLOSED, c->why.text);
     region_close(c->pool, c->pool_bytes);

@@ -3,12 +3,14 @@
  * transfer.c   the object, its thread, mailbox, memory
  * conn.c       connections: handshake, dispatch of messages
  * serve.c      producer: reads in progress, one for each PULL granted
+ * wait.c       producer: pulls by name whose lease is still to come
  * pull.c       consumer: jobs, one for each transfer_pull, _release_remote, _probe
  * receive.c    consumer: what a producer grants and sends
+ * notes.c      consumer: which producers match, and which do not
  * calls.c      the functions of transfer.h that other threads call, into the mailbox and the leases
  *
  * Everything here runs on the comm thread, except what says otherwise; what other threads reach
- * (inbox, leases, stats, stop) is under `lock`, which is never held across a callback or a send. */
+ * (inbox, leases, awaited names, stats, stop) is under `lock`, which is never held across a callback or a send. */
 #ifndef SLUICE_TRANSFER_INTERNAL_H
 #define SLUICE_TRANSFER_INTERNAL_H
 
@@ -18,6 +20,7 @@
 
 #include "base/status.h"
 #include "comm/link.h"
+#include "transfer/await.h"
 #include "transfer/handshake.h"
 #include "transfer/lease.h"
 #include "transfer/message.h"
@@ -26,7 +29,9 @@
 
 #define TRANSFER_HOST_MAX    256
 #define TRANSFER_JOBS_MAX    4096         /* pulls, releases and probes at a time */
-#define TRANSFER_READS_MAX   4096         /* pulls served at a time */
+#define TRANSFER_READS_MAX   4096         /* pulls served at a time, and pulls that wait */
+#define TRANSFER_NOTES_MAX   64           /* producers whose match is remembered */
+#define TRANSFER_TOUCH_MAX   (2ull << 30) /* bytes of a pool whose pages are all taken at the start */
 #define TRANSFER_SENT_BYTES  (512u << 10) /* of a DATA, unless one piece is larger */
 #define TRANSFER_READ_BYTES  (2u << 20)   /* that one DATA lets a consumer read in place */
 #define TRANSFER_CREDITS     4            /* DATA on their way for one pull */
@@ -56,12 +61,13 @@ struct conn {
     double deadline;  /* of the handshake, or of the peer's leaving */
     double heard;     /* when the last message came */
     struct err why;   /* the sentence of the failure */
+    bool noted;       /* that the producer does not match */
     const void *pool; /* the producer's, mapped; NULL: cannot be read in place */
     uint64_t pool_bytes;
     uint64_t bulk_expected; /* bytes that the jobs on it may receive at once */
 };
 
-/* The connection to a producer, made if there is none. */
+/* The connection to a producer: 1 if there was one, 0 if it was made now. */
 int conn_get(struct conn **out, struct transfer *t, const char *host, uint16_t port, struct err *e);
 int conn_send(struct conn *c, const struct message *m);
 void conn_send_id(struct conn *c, enum message_kind kind, uint64_t id); /* CREDIT, STOP */
@@ -101,6 +107,9 @@ struct reader {
 };
 
 void serve_message(struct conn *c, const struct message *m);
+/* A PULL, also one that has waited. */
+void serve_pull(struct conn *c, const struct message_pull *m);
+void serve_result(struct conn *c, uint64_t id, int status, const char *text);
 void serve_conn_lost(struct conn *c);
 /* Makes a bounded number of batches; whether there was anything to do. */
 bool serve_step(struct transfer *t, double now);
@@ -108,6 +117,27 @@ bool serve_step(struct transfer *t, double now);
 void serve_timers(struct transfer *t, double now);
 double serve_next(struct transfer *t);
 void serve_finish(struct transfer *t); /* all leases end: shutdown */
+
+/* ---- wait.c ---- */
+
+/* A PULL by name whose lease is still to come. */
+struct waiter {
+    struct waiter *next;
+    struct conn *conn;
+    struct message_pull pull;
+    double note_at; /* when the consumer is to hear that it still waits */
+};
+
+/* Parks it, or answers at once why not. */
+void wait_ask(struct conn *c, const struct message_pull *m);
+/* Whether this pull waits; then it is let go. */
+bool wait_stop(struct conn *c, uint64_t pull);
+bool wait_has(const struct conn *c, uint64_t pull);
+void wait_conn_lost(struct conn *c);
+/* Serves those whose lease has begun, tells those whose lease will not come. */
+void wait_timers(struct transfer *t, double now);
+double wait_next(struct transfer *t);
+void wait_finish(struct transfer *t);
 
 /* ---- pull.c ---- */
 
@@ -137,7 +167,9 @@ struct job {
     uint16_t port;
     char engine_id[TRANSFER_ID_MAX];
     char lease[TRANSFER_ID_MAX];
-    uint32_t *src, n_src; /* the producer's block ids */
+    bool by_name;
+    unsigned char prompt[TRANSFER_PROMPT_BYTES]; /* by name */
+    uint32_t *src, n_src;                        /* the producer's block ids */
     uint32_t *dst, n_dst;
     uint32_t src_tokens; /* in a block of the producer */
     uint32_t first, n_tokens;
@@ -151,7 +183,7 @@ struct job {
     uint64_t bulk_expected;
     double started, progress;
     uint64_t bytes;
-    struct probe *probe;
+    struct probe *probe; /* NULL: nobody waits for it */
 };
 
 void job_free(struct job *j);
@@ -174,6 +206,29 @@ void receive_grant(struct transfer *t, struct job *j, const struct message_grant
 void receive_data(struct transfer *t, struct job *j, const struct message_data *d,
                   const unsigned char *bulk, size_t len);
 
+/* ---- notes.c ---- */
+
+/* What became of a handshake with a producer. */
+struct note {
+    char host[TRANSFER_HOST_MAX];
+    uint16_t port;
+    bool matches;
+    double recheck_at, recheck_seconds; /* where it does not match */
+    struct err why;
+};
+
+void note_match(struct conn *c);
+void note_mismatch(struct conn *c, const char *why);
+/* Nobody answers there any more: a mismatch of the past says nothing. */
+void note_unreachable(struct transfer *t, const char *host, uint16_t port);
+void note_timers(struct transfer *t, double now);
+double note_next(const struct transfer *t);
+
+/* ---- calls.c ---- */
+
+/* A probe that nobody waits for. */
+int calls_recheck(struct transfer *t, const char *host, uint16_t port);
+
 /* ---- transfer.c ---- */
 
 struct transfer {
@@ -191,12 +246,18 @@ struct transfer {
     struct job *inbox, **inbox_end;
     uint32_t n_jobs; /* in the inbox or running */
     struct lease_table leases;
+    struct await_table awaits;
+    bool awaits_changed; /* since wait_timers looked last */
     struct transfer_stats stats;
 
     struct conn *conns;
     struct reader *readers;
     uint32_t n_readers;
     uint64_t next_serial;
+    struct waiter *waiters;
+    uint32_t n_waiters;
+    struct note notes[TRANSFER_NOTES_MAX];
+    uint32_t n_notes;
     struct job *jobs;
     uint64_t next_job; /* id of the next */
     struct buffer *spare;

@@ -32,13 +32,18 @@ void lease_table_finish(struct lease_table *t)
 }
 
 /* FNV-1a. */
-static uint32_t bucket_of(const char *id)
+uint32_t lease_hash(const char *id)
 {
     uint32_t h = 2166136261u;
 
     for (; *id; id++)
         h = (h ^ (unsigned char)*id) * 16777619u;
-    return h % LEASE_BUCKETS;
+    return h;
+}
+
+static uint32_t bucket_of(const char *id)
+{
+    return lease_hash(id) % LEASE_BUCKETS;
 }
 
 static struct lease *lookup(const struct lease_table *t, const char *id)

@@ -23,6 +23,8 @@ struct lease {
     uint32_t n_blocks, n_tokens;
     uint64_t user;
     double deadline;
+    bool named; /* a consumer may ask for it by name, with this digest of the prompt */
+    unsigned char prompt[TRANSFER_PROMPT_BYTES];
     uint32_t readers;
     bool ending;
     enum transfer_lease_end how; /* where ending, or taken */
@@ -41,6 +43,7 @@ void lease_table_finish(struct lease_table *t); /* frees what is left */
 /* ERR_INVAL (name empty or too long, no blocks for the tokens), ERR_EXISTS, ERR_LIMIT, ERR_NOMEM. */
 int lease_add(struct lease_table *t, const char *id, const uint32_t *blocks, uint32_t n_blocks,
               uint32_t n_tokens, uint64_t user, double deadline);
+uint32_t lease_hash(const char *id);
 /* NULL if unknown or ending. */
 struct lease *lease_find(const struct lease_table *t, const char *id);
 

@@ -175,6 +175,8 @@ static void pull(struct cursor *c, struct message *m)
     flag(c, &p->in_place);
     u32(c, &p->batch_pieces);
     u32(c, &p->credits);
+    u32(c, &p->wait_ms);
+    bytes(c, p->prompt, sizeof p->prompt);
 }
 
 static void grant(struct cursor *c, struct message *m)
@@ -196,6 +198,8 @@ static void name(struct cursor *c, struct message *m)
 {
     u64(c, &m->u.name.id);
     string(c, m->u.name.lease, sizeof m->u.name.lease);
+    flag(c, &m->u.name.by_name);
+    bytes(c, m->u.name.prompt, sizeof m->u.name.prompt);
 }
 
 static void result(struct cursor *c, struct message *m)
@@ -223,7 +227,7 @@ static const struct {
     [MESSAGE_GRANT] = { "GRANT", grant },      [MESSAGE_DATA] = { "DATA", data },
     [MESSAGE_CREDIT] = { "CREDIT", id },       [MESSAGE_DONE] = { "DONE", name },
     [MESSAGE_RESULT] = { "RESULT", result },   [MESSAGE_STOP] = { "STOP", id },
-    [MESSAGE_RELEASE] = { "RELEASE", name },
+    [MESSAGE_RELEASE] = { "RELEASE", name },   [MESSAGE_WAIT] = { "WAIT", id },
 };
 
 static bool known(size_t kind)

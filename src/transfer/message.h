@@ -6,6 +6,7 @@
  *     PROVE proof, identity      ->                           (transfer/handshake.h)
  *                                <-    READY proof, identity, region key
  *     PULL lease, range, credits ->
+ *                                <-    WAIT (by name: the lease is still to come; again and again)
  *                                <-    GRANT + block ids
  *                                <-    DATA batch + checksums + (unless read in place) the bytes
  *     CREDIT                     ->    one more batch may come
@@ -14,7 +15,7 @@
  *
  * At any time: REFUSED <- (in place of WELCOME or READY), RESULT with an error <- (the pull cannot be,
  * or no longer be, served), STOP -> (nothing of the pull is read any more; its lease ends),
- * RELEASE -> (the lease ends). A consumer answers an error on a running pull with STOP: until then the
+ * RELEASE -> (the lease ends; by name: or will end as soon as it begins). A consumer answers an error on a running pull with STOP: until then the
  * producer keeps the blocks, since they may be read in place. */
 #ifndef SLUICE_TRANSFER_MESSAGE_H
 #define SLUICE_TRANSFER_MESSAGE_H
@@ -27,7 +28,7 @@
 #include "transfer/plan.h"
 #include "transfer/transfer.h"
 
-#define MESSAGE_VERSION     1
+#define MESSAGE_VERSION     2
 #define MESSAGE_MAGIC       0x564b4c53u /* "SLKV" */
 #define MESSAGE_MAX         2048        /* bytes of any */
 #define MESSAGE_NONCE_BYTES 32
@@ -51,6 +52,7 @@ enum message_kind {
     MESSAGE_RESULT,
     MESSAGE_STOP,
     MESSAGE_RELEASE,
+    MESSAGE_WAIT,
 };
 
 /* Who a side is and how its memory looks. */
@@ -82,6 +84,8 @@ struct message_pull {
     bool in_place;         /* the consumer reads the producer's memory itself */
     uint32_t batch_pieces; /* most pieces in one DATA; the bytes stay under LINK_BULK_MAX */
     uint32_t credits;      /* DATA messages that may be on their way */
+    uint32_t wait_ms;      /* by name: longest time between two WAITs; 0: not by name */
+    unsigned char prompt[TRANSFER_PROMPT_BYTES]; /* by name */
 };
 
 struct message_grant {
@@ -99,6 +103,8 @@ struct message_data { /* the bulk part: n checksums of 8 bytes, then n pieces */
 struct message_name { /* DONE, RELEASE: id comes back in the RESULT of a DONE */
     uint64_t id;
     char lease[TRANSFER_ID_MAX];
+    bool by_name; /* RELEASE: the lease may be still to come, and is meant only for this prompt */
+    unsigned char prompt[TRANSFER_PROMPT_BYTES]; /* by name; all zero: for any */
 };
 
 struct message_result { /* and REFUSED (id 0) */
@@ -117,7 +123,7 @@ struct message {
         struct message_data data;
         struct message_name name;
         struct message_result result;
-        uint64_t id; /* CREDIT, STOP: the pull */
+        uint64_t id; /* CREDIT, STOP, WAIT: the pull */
     } u;
 };
 

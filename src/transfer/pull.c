@@ -37,6 +37,8 @@ static void unlink_job(struct transfer *t, struct job *j)
 
 static void report_probe(struct transfer *t, struct probe *p, int status, const char *text)
 {
+    if (!p)
+        return;
     pthread_mutex_lock(&t->lock);
     p->status = status;
     if (status < 0)
@@ -103,6 +105,8 @@ void job_send_lease(struct job *j, enum message_kind kind)
     struct message m = { .kind = kind };
 
     m.u.name.id = j->id;
+    m.u.name.by_name = j->by_name;
+    memcpy(m.u.name.prompt, j->prompt, sizeof m.u.name.prompt);
     strcpy(m.u.name.lease, j->lease);
     conn_send(j->conn, &m);
 }
@@ -112,6 +116,14 @@ static uint32_t cell_tokens(const struct job *j)
     uint32_t own = j->conn->t->opt.layout.block_tokens;
 
     return own < j->src_tokens ? own : j->src_tokens;
+}
+
+/* Often enough that a producer that has gone silent is told from one that has nothing yet. */
+static uint32_t wait_ms(const struct transfer *t)
+{
+    double ms = t->opt.pull_timeout * 1000 / 4;
+
+    return ms < 1 ? 1 : ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
 }
 
 static void send_pull(struct job *j)
@@ -126,6 +138,10 @@ static void send_pull(struct job *j)
     p->in_place = j->in_place;
     p->batch_pieces = t->opt.batch_blocks > 0 ? t->opt.batch_blocks : UINT32_MAX;
     p->credits = TRANSFER_CREDITS;
+    if (j->by_name) {
+        p->wait_ms = wait_ms(t);
+        memcpy(p->prompt, j->prompt, sizeof p->prompt);
+    }
     conn_send(j->conn, &m);
 }
 
@@ -134,7 +150,7 @@ static int check_source(const struct job *j, struct err *e)
 {
     const struct identity *p = &j->conn->peer;
 
-    if (j->engine_id[0] && strcmp(j->engine_id, p->engine_id) != 0)
+    if (!j->by_name && j->engine_id[0] && strcmp(j->engine_id, p->engine_id) != 0)
         return err_set(e, ERR_NOTFOUND,
                        "the instance there is '%s', not '%s': it was restarted, or the address is "
                        "another's",
@@ -167,6 +183,9 @@ static void go(struct transfer *t, struct job *j)
     } else if (j->kind == JOB_RELEASE) {
         job_send_lease(j, MESSAGE_RELEASE);
         finish(t, j, 0, NULL);
+    } else if (j->first == j->n_tokens && j->by_name) { /* no need to wait until it is there */
+        job_send_lease(j, MESSAGE_RELEASE);
+        finish(t, j, 0, NULL);
     } else if (j->first == j->n_tokens) {
         j->state = JOB_FINISHING;
         job_send_lease(j, MESSAGE_DONE);
@@ -186,10 +205,10 @@ static void start(struct transfer *t, struct job *j)
     int st = conn_get(&j->conn, t, j->host, j->port, &e);
 
     j->state = JOB_CONNECTING;
-    j->reused = st == 0 && j->conn->state == CONN_READY;
+    j->reused = st == 1;
     if (st < 0)
         job_fail(t, j, st, e.text);
-    else if (j->reused)
+    else if (j->conn->state == CONN_READY)
         go(t, j);
 }
 
@@ -233,6 +252,14 @@ static void on_result(struct transfer *t, struct job *j, const struct message_re
     }
 }
 
+static void on_wait(struct job *j)
+{
+    if (j->by_name && j->state == JOB_ASKED)
+        j->progress = clock_now();
+    else
+        conn_violation(j->conn, message_name(MESSAGE_WAIT));
+}
+
 static uint64_t job_of(const struct message *m)
 {
     switch (m->kind) {
@@ -242,6 +269,8 @@ static uint64_t job_of(const struct message *m)
         return m->u.data.pull;
     case MESSAGE_RESULT:
         return m->u.result.id;
+    case MESSAGE_WAIT:
+        return m->u.id;
     default:
         return 0; /* no job has this id */
     }
@@ -262,6 +291,8 @@ void pull_message(struct conn *c, const struct message *m, const void *bulk, siz
         receive_grant(t, j, &m->u.grant, bulk, bulk_len);
     } else if (m->kind == MESSAGE_DATA) {
         receive_data(t, j, &m->u.data, bulk, bulk_len);
+    } else if (m->kind == MESSAGE_WAIT) {
+        on_wait(j);
     } else {
         on_result(t, j, &m->u.result);
     }
@@ -291,7 +322,7 @@ void pull_conn_lost(struct conn *c, int status, const char *text)
         if (j->conn != c)
             continue;
         j->conn = NULL;
-        if (j->reused && !j->retried && j->state != JOB_MOVING && j->bytes == 0 &&
+        if (j->reused && !j->retried && !c->noted && j->state != JOB_MOVING && j->bytes == 0 &&
             status != ERR_CANCELED) {
             j->retried = true;
             start(t, j);
@@ -301,9 +332,16 @@ void pull_conn_lost(struct conn *c, int status, const char *text)
     }
 }
 
-static bool expired(const struct transfer *t, const struct job *j, double now)
+/* When the job is given up unless something happens. */
+static double job_deadline(const struct transfer *t, const struct job *j)
 {
-    return j->state != JOB_CONNECTING && j->progress + t->opt.pull_timeout <= now;
+    double next = j->progress + t->opt.pull_timeout;
+
+    if (j->state == JOB_CONNECTING) /* the connection has its own */
+        return HUGE_VAL;
+    if (j->by_name && j->state == JOB_ASKED)
+        next = fmin(next, j->started + t->opt.lease_seconds);
+    return next;
 }
 
 void pull_timers(struct transfer *t, double now)
@@ -316,8 +354,12 @@ void pull_timers(struct transfer *t, double now)
         struct conn *c = j->conn;
 
         next = j->next;
-        if (!expired(t, j, now))
+        if (job_deadline(t, j) > now)
             continue;
+        if (j->progress + t->opt.pull_timeout > now) {
+            job_fail(t, j, ERR_TIMEOUT, "the prefill did not end in time");
+            continue;
+        }
         /* Nothing at all was heard: later jobs shall not wait on this connection as well. */
         if (c->heard + t->opt.pull_timeout <= now && !c->why.text[0])
             conn_fail(c, ERR_TIMEOUT, text);
@@ -330,8 +372,7 @@ double pull_next(const struct transfer *t)
     double next = HUGE_VAL;
 
     for (const struct job *j = t->jobs; j; j = j->next)
-        if (j->state != JOB_CONNECTING)
-            next = fmin(next, j->progress + t->opt.pull_timeout);
+        next = fmin(next, job_deadline(t, j));
     return next;
 }
 

@@ -20,6 +20,21 @@ static int same_blocks(const struct job *j, const unsigned char *ids)
     return 1;
 }
 
+/* By name: whatever blocks the lease has. */
+static int take_blocks(struct job *j, const unsigned char *ids, uint32_t n)
+{
+    uint32_t *src = malloc((n + 1ull) * sizeof *src);
+
+    if (!src)
+        return ERR_NOMEM;
+    for (uint32_t i = 0; i < n; i++)
+        src[i] = message_get_u32(ids + 4ull * i);
+    free(j->src);
+    j->src = src;
+    j->n_src = n;
+    return 0;
+}
+
 static int prepare(struct job *j, const struct message_grant *g)
 {
     uint64_t batches;
@@ -56,7 +71,11 @@ void receive_grant(struct transfer *t, struct job *j, const struct message_grant
         conn_violation(c, "bad GRANT");
         return;
     }
-    if (!same_blocks(j, ids)) {
+    if (j->by_name && take_blocks(j, ids, g->n_blocks) < 0) {
+        job_fail(t, j, ERR_NOMEM, "out of memory");
+        return;
+    }
+    if (!j->by_name && !same_blocks(j, ids)) {
         job_fail(t, j, ERR_MISMATCH, "the lease holds other blocks than the request names");
         return;
     }
@@ -72,6 +91,8 @@ void receive_grant(struct transfer *t, struct job *j, const struct message_grant
     expect_bulk(j);
     j->state = JOB_MOVING;
     j->progress = clock_now();
+    if (j->by_name)
+        j->started = j->progress; /* the wait was the prefill's time */
 }
 
 /* ---- DATA ---- */

@@ -41,9 +41,10 @@ void serve_conn_lost(struct conn *c)
         if (r->conn == c)
             end_reader(t, r, LEASE_ABORTED);
     }
+    wait_conn_lost(c);
 }
 
-static void send_result(struct conn *c, uint64_t id, int status, const char *text)
+void serve_result(struct conn *c, uint64_t id, int status, const char *text)
 {
     struct message m = { .kind = MESSAGE_RESULT };
 
@@ -158,21 +159,31 @@ static struct reader *make_reader(struct conn *c, const struct message_pull *m, 
     return r;
 }
 
-static void on_pull(struct conn *c, const struct message_pull *m)
+/* By name the consumer cannot know what the lease holds: it must be its own prompt's. */
+static bool same_prompt(const struct lease *l, const struct message_pull *m)
+{
+    return m->wait_ms == 0 || (l->named && memcmp(l->prompt, m->prompt, sizeof l->prompt) == 0 &&
+                               m->range.n_tokens <= l->n_tokens);
+}
+
+void serve_pull(struct conn *c, const struct message_pull *m)
 {
     struct transfer *t = c->t;
-    struct lease *l;
+    struct lease *l = take_lease(t, m->lease);
     struct plan plan;
     struct reader *r;
 
-    if (find_reader(t, c, m->pull) || m->batch_pieces == 0 || m->credits == 0 ||
-        m->credits > TRANSFER_CREDITS_MAX) {
-        conn_violation(c, "PULL with bad numbers");
+    if (!l && m->wait_ms > 0) {
+        wait_ask(c, m);
         return;
     }
-    l = take_lease(t, m->lease);
     if (!l) {
-        send_result(c, m->pull, ERR_NOTFOUND, "no such lease: it has ended, or was never given");
+        serve_result(c, m->pull, ERR_NOTFOUND, "no such lease: it has ended, or was never given");
+        return;
+    }
+    if (!same_prompt(l, m)) {
+        drop_lease(t, l);
+        serve_result(c, m->pull, ERR_MISMATCH, "the lease of this name is another prompt's");
         return;
     }
     if (!cells_fit(c, &m->range) || m->range.n_tokens > l->n_tokens ||
@@ -184,11 +195,20 @@ static void on_pull(struct conn *c, const struct message_pull *m)
     r = make_reader(c, m, l, &plan);
     if (!r) {
         drop_lease(t, l);
-        send_result(c, m->pull, ERR_LIMIT, "the producer serves as many pulls as it can");
+        serve_result(c, m->pull, ERR_LIMIT, "the producer serves as many pulls as it can");
     } else if (send_grant(r) < 0) {
         end_reader(t, r, LEASE_ABORTED);
-        send_result(c, m->pull, ERR_NOMEM, "the producer is out of memory");
+        serve_result(c, m->pull, ERR_NOMEM, "the producer is out of memory");
     }
+}
+
+static void on_pull(struct conn *c, const struct message_pull *m)
+{
+    if (find_reader(c->t, c, m->pull) || wait_has(c, m->pull) || m->batch_pieces == 0 ||
+        m->credits == 0 || m->credits > TRANSFER_CREDITS_MAX)
+        conn_violation(c, "PULL with bad numbers");
+    else
+        serve_pull(c, m);
 }
 
 /* ---- the other messages ---- */
@@ -213,6 +233,8 @@ static void on_stop(struct conn *c, uint64_t pull)
 
     if (r)
         end_reader(c->t, r, LEASE_ABORTED);
+    else
+        wait_stop(c, pull);
 }
 
 /* Ends the lease and, as its reader says so, this connection's read of it. */
@@ -238,7 +260,24 @@ static void on_done(struct conn *c, const struct message_name *m)
 {
     int st = end_lease(c, m->lease, LEASE_DONE);
 
-    send_result(c, m->id, st, st < 0 ? "the lease ended before the pull was done" : "");
+    serve_result(c, m->id, st, st < 0 ? "the lease ended before the pull was done" : "");
+}
+
+/* What will not be fetched need not be kept; by name, not even what is still to come. */
+static void on_release(struct conn *c, const struct message_name *m)
+{
+    struct transfer *t = c->t;
+    const struct lease *l;
+    bool is_meant;
+
+    pthread_mutex_lock(&t->lock);
+    l = lease_find(&t->leases, m->lease);
+    is_meant = l && (!m->by_name || (l->named && await_same_prompt(l->prompt, m->prompt)));
+    if (!l && m->by_name)
+        await_give_up(&t->awaits, m->lease, m->prompt, clock_now() + t->opt.pull_timeout);
+    pthread_mutex_unlock(&t->lock);
+    if (is_meant)
+        end_lease(c, m->lease, LEASE_ABORTED);
 }
 
 void serve_message(struct conn *c, const struct message *m)
@@ -257,7 +296,7 @@ void serve_message(struct conn *c, const struct message *m)
         on_stop(c, m->u.id);
         break;
     case MESSAGE_RELEASE:
-        end_lease(c, m->u.name.lease, LEASE_ABORTED);
+        on_release(c, &m->u.name);
         break;
     default:
         conn_violation(c, message_name(m->kind));
@@ -328,7 +367,7 @@ static bool can_send(const struct reader *r)
 static void stop_reader(struct reader *r, int status, const char *text)
 {
     r->told = true;
-    send_result(r->conn, r->pull, status, text);
+    serve_result(r->conn, r->pull, status, text);
 }
 
 /* One batch for each read in turn, so that a long one does not hold up the others. */
@@ -367,6 +406,10 @@ static void report_ended(struct transfer *t, double now)
 
         pthread_mutex_lock(&t->lock);
         l = lease_take_ended(&t->leases, now);
+        if (l && l->named) { /* who asks for it again shall not wait */
+            await_drop(&t->awaits, l->id, now + t->opt.pull_timeout);
+            t->awaits_changed = true;
+        }
         t->stats.leases = t->leases.n;
         if (l && l->how == LEASE_EXPIRED)
             t->stats.leases_expired++;
@@ -402,6 +445,7 @@ void serve_timers(struct transfer *t, double now)
         check_reader(t, r, now);
     }
     report_ended(t, now);
+    wait_timers(t, now);
 }
 
 double serve_next(struct transfer *t)
@@ -413,11 +457,12 @@ double serve_next(struct transfer *t)
     pthread_mutex_unlock(&t->lock);
     for (struct reader *r = t->readers; r; r = r->next)
         next = fmin(next, r->progress + t->opt.pull_timeout);
-    return next;
+    return fmin(next, wait_next(t));
 }
 
 void serve_finish(struct transfer *t)
 {
+    wait_finish(t);
     while (t->readers)
         end_reader(t, t->readers, LEASE_SHUTDOWN);
     pthread_mutex_lock(&t->lock);

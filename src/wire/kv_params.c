@@ -123,6 +123,8 @@ static int decode(struct kv_params *p, const json_t *obj, struct err *e)
         (st = get_text(p->remote_request_id, sizeof p->remote_request_id, obj, "remote_request_id",
                        e)) < 0 ||
         (st = get_text(p->transfer_id, sizeof p->transfer_id, obj, "transfer_id", e)) < 0 ||
+        (st = get_text(p->remote_bootstrap_addr, sizeof p->remote_bootstrap_addr, obj,
+                       "remote_bootstrap_addr", e)) < 0 ||
         (st = get_text(p->remote_host, sizeof p->remote_host, obj, "remote_host", e)) < 0 ||
         (st = get_number(&port, obj, "remote_port", 0, UINT16_MAX, e)) < 0 ||
         (st = get_blocks(p, obj, e)) < 0 ||

@@ -19,6 +19,9 @@ struct kv_params {
     char remote_engine_id[KV_PARAMS_ID_MAX];  /* "" when null */
     char remote_request_id[KV_PARAMS_ID_MAX]; /* the transfer id: names the lease on P */
     char transfer_id[KV_PARAMS_ID_MAX];       /* asked for by the proxy; "" lets P choose one */
+    /* To D, with transfer_id: "http://host:port", where GET /query tells the prefill instance's KV
+     * address. The prefill may be still to come. */
+    char remote_bootstrap_addr[KV_PARAMS_HOST_MAX];
     char remote_host[KV_PARAMS_HOST_MAX];
     uint16_t remote_port;
     uint32_t *remote_block_ids; /* owned; NULL when null */

@@ -7,11 +7,10 @@
 #include "base/status.h"
 #include "wire/openai.h"
 
-/* Bytes of the UTF-8 character at s, 0 if none stands there. Overlong forms and surrogates pass: they
- * cannot come out of a JSON text. */
+/* Bytes of the UTF-8 character at s, 0 if none stands there: overlong forms and surrogates are none. */
 static size_t character_at(const char *s)
 {
-    unsigned char c = (unsigned char)s[0];
+    unsigned char c = (unsigned char)s[0], second;
     size_t n = c < 0x80 ? 1 : c >= 0xf0 && c < 0xf5 ? 4 : c >= 0xe0 ? 3 : c >= 0xc2 ? 2 : 0;
 
     if (c >= 0xf5)
@@ -19,6 +18,10 @@ static size_t character_at(const char *s)
     for (size_t i = 1; i < n; i++)
         if (((unsigned char)s[i] & 0xc0) != 0x80)
             return 0;
+    second = n > 1 ? (unsigned char)s[1] : 0;
+    if ((c == 0xe0 && second < 0xa0) || (c == 0xed && second > 0x9f) ||
+        (c == 0xf0 && second < 0x90) || (c == 0xf4 && second > 0x8f))
+        return 0;
     return n;
 }
 

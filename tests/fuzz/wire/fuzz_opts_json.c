@@ -51,7 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     log_set_level(LOG_OFF);
     memcpy(line, data, size);
     line[size] = '\0';
-    for (char *p = strtok_r(line, "\n", &save); p && argc < MAX_ARGS; p = strtok_r(NULL, "\n", &save))
+    for (char *p = strtok_r(line, "\n", &save); p && argc < MAX_ARGS;
+         p = strtok_r(NULL, "\n", &save))
         argv[argc++] = p;
     if (opts_parse(specs, &v, argc, argv, &rest, &seen, &e) == 0) {
         if (v.n < 0 || v.n > 100 || v.len < -1)

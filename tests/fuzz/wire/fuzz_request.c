@@ -43,8 +43,9 @@ static void check_error(const struct oai_error *e)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct sampling defaults;
-    struct oai_rules rules = { .vocab = VOCAB, .max_logprobs = 20, .defaults = &defaults,
-                               .trust_chat_template = true };
+    struct oai_rules rules = {
+        .vocab = VOCAB, .max_logprobs = 20, .defaults = &defaults, .trust_chat_template = true
+    };
     struct oai_request r;
     struct oai_error e;
 

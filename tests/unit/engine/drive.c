@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "sys/clock.h"
 
-static void on_notify(void *arg)
+static int on_notify(void *arg)
 {
     struct drive *d = arg;
 
@@ -21,6 +21,7 @@ static void on_notify(void *arg)
     d->pending = true;
     pthread_cond_signal(&d->some);
     pthread_mutex_unlock(&d->lock);
+    return 0;
 }
 
 void drive_open(struct drive *d, const struct drive_options *o)
@@ -114,6 +115,9 @@ static void take_event(struct engine_event *ev)
         o->kv = ev->kv;
         ev->kv = NULL;
         break;
+    case ENGINE_RESET:
+        *(int *)ev->user = ev->status;
+        return;
     }
     engine_event_finish(ev);
 }
@@ -179,13 +183,30 @@ void drive_idle(struct drive *d)
         engine_stats(d->e, &st);
         if (st.sched.n_running + st.sched.n_waiting + st.sched.n_waiting_kv + st.sched.n_held ==
                 0 &&
-            st.sched.blocks_used == 0 && st.transfer.leases == 0 && st.transfer.pulls == 0)
+            st.sched.blocks_used == 0 && st.transfer.leases == 0 && st.transfer.pulls == 0 &&
+            st.transfer.waiting == 0)
             return;
         if (clock_now() > deadline)
             fail_msg("still held: running %u, waiting %u, waiting for KV %u, held %u, blocks %u, "
                      "leases %u, pulls %u",
                      st.sched.n_running, st.sched.n_waiting, st.sched.n_waiting_kv, st.sched.n_held,
                      st.sched.blocks_used, st.transfer.leases, st.transfer.pulls);
+        clock_sleep(0.005);
+    }
+}
+
+void drive_waiting(struct drive *d, uint32_t n)
+{
+    double deadline = clock_now() + 10;
+    struct engine_stats st;
+
+    for (;;) {
+        pump(d);
+        engine_stats(d->e, &st);
+        if (st.transfer.waiting == n)
+            return;
+        if (clock_now() > deadline)
+            fail_msg("%u wait, not %u", st.transfer.waiting, n);
         clock_sleep(0.005);
     }
 }

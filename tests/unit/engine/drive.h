@@ -52,6 +52,8 @@ void drive_wait(struct drive *d, struct outcome *const *o, uint32_t n);
 void drive_wait_tokens(struct drive *d, struct outcome *o, uint32_t n_tokens);
 /* Waits until the scheduler holds nothing: fails the test after 10 s. */
 void drive_idle(struct drive *d);
+/* Waits until n decode instances wait for a prefill of d. */
+void drive_waiting(struct drive *d, uint32_t n);
 void outcome_finish(struct outcome *o);
 
 #endif

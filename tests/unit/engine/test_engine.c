@@ -192,6 +192,7 @@ static void a_cancelled_request_ends_and_returns_its_blocks(void **state)
 static void bad_requests_are_refused_with_a_sentence(void **state)
 {
     struct drive d;
+    static struct logit_bias bias[5000];
     struct err err = { "" };
     struct sampling sp;
     int32_t prompt[600] = { 0 };
@@ -222,7 +223,37 @@ static void bad_requests_are_refused_with_a_sentence(void **state)
                                        .kv = &(struct kv_params){ .do_remote_decode = true } },
                                    &id, &err),
                      ERR_INVAL);
+    sp.bias = bias;
+    sp.n_bias = sizeof bias / sizeof *bias; /* more than a step's rows have room for */
+    assert_int_equal(
+        engine_submit(d.e,
+                      &(struct engine_request){ .prompt = prompt, .n_prompt = 1, .sampling = &sp },
+                      &id, &err),
+        ERR_INVAL);
+    assert_non_null(strstr(err.text, "5000"));
     drive_idle(&d);
+    drive_close(&d);
+}
+
+static void the_prefix_cache_is_reset_between_steps(void **state)
+{
+    static struct outcome o[3];
+    struct drive d;
+    int32_t prompt[64];
+    int status = 1;
+
+    (void)state;
+    make_prompt(prompt, 64, 1);
+    drive_open(&d, &(struct drive_options){ .model = model_path });
+    for (int i = 0; i < 3; i++) {
+        if (i == 2)
+            assert_int_equal(engine_reset_prefix_cache(d.e, &status), 0);
+        drive_submit(&d, &o[i], prompt, 64, 1, NULL, NULL);
+        drive_wait(&d, &(struct outcome *){ &o[i] }, 1);
+    }
+    assert_int_equal(status, 0);
+    assert_int_equal(o[1].n_cached, 48);
+    assert_int_equal(o[2].n_cached, 0);
     drive_close(&d);
 }
 
@@ -282,6 +313,220 @@ static void prefill_and_decode_apart_equal_solo(void **state)
         }
         drive_idle(&d);
         drive_idle(&p);
+        drive_close(&d);
+        drive_close(&p);
+    }
+}
+
+/* What a proxy tells D at the same time as P: a name, and where P is. */
+static void by_name(struct kv_params *p, struct kv_params *d, struct drive *at, uint32_t n)
+{
+    struct engine_info info;
+
+    engine_info(at->e, &info);
+    *p = (struct kv_params){ .do_remote_decode = true };
+    *d = (struct kv_params){ .do_remote_prefill = true,
+                             .remote_port = info.kv_port,
+                             .remote_block_size = info.block_tokens };
+    snprintf(p->transfer_id, sizeof p->transfer_id, "xfer-%u", n);
+    snprintf(d->transfer_id, sizeof d->transfer_id, "xfer-%u", n);
+    snprintf(d->remote_host, sizeof d->remote_host, "%s", info.kv_host);
+}
+
+static void both_at_the_same_time_equal_solo(void **state)
+{
+    static const uint32_t blocks[][2] = { { 16, 16 }, { 32, 16 } };
+    static struct outcome first[N_LENGTHS], out[N_LENGTHS];
+    struct outcome *at_p[N_LENGTHS], *at_d[N_LENGTHS];
+    int32_t prompt[256];
+
+    (void)state;
+    for (uint32_t round = 0; round < 4; round++) { /* the second of each finds caches warm */
+        static struct drive p, d;
+
+        if (round % 2 == 0) {
+            drive_open(&p, &(struct drive_options){ .model = model_path,
+                                                    .produce = true,
+                                                    .block_tokens = blocks[round / 2][0],
+                                                    .n_blocks = 128 });
+            drive_open(&d, &(struct drive_options){ .model = model_path,
+                                                    .consume = true,
+                                                    .on_failure = KV_FAIL_ERROR,
+                                                    .block_tokens = blocks[round / 2][1],
+                                                    .n_blocks = 128 });
+        }
+        for (uint32_t i = 0; i < N_LENGTHS; i++) {
+            struct kv_params kp, kd;
+
+            by_name(&kp, &kd, &p, round * 100 + i);
+            make_prompt(prompt, lengths[i], i);
+            if (i % 2)
+                drive_submit(&p, &first[i], prompt, lengths[i], 1, NULL, &kp);
+            drive_submit(&d, &out[i], prompt, lengths[i], N_OUT, NULL, &kd);
+            if (i % 2 == 0)
+                drive_submit(&p, &first[i], prompt, lengths[i], 1, NULL, &kp);
+            at_p[i] = &first[i];
+            at_d[i] = &out[i];
+        }
+        drive_wait(&d, at_d, N_LENGTHS);
+        drive_wait(&p, at_p, N_LENGTHS);
+        for (uint32_t i = 0; i < N_LENGTHS; i++) {
+            assert_int_equal(out[i].finish, FINISH_LENGTH);
+            assert_same(&out[i], &solo[i]);
+            outcome_finish(&first[i]);
+        }
+        if (round % 2 == 0)
+            assert_int_equal(out[N_LENGTHS - 1].n_external, 199);
+        drive_idle(&d);
+        drive_idle(&p);
+        if (round % 2) {
+            drive_close(&d);
+            drive_close(&p);
+        }
+    }
+}
+
+/* P gives the request up while D waits for it: D is told, and goes on by its policy. */
+static void an_aborted_prefill_is_told_to_who_waits(void **state)
+{
+    static struct outcome busy, first, out;
+    int32_t prompt[100];
+
+    (void)state;
+    make_prompt(prompt, 100, 11); /* solo[11] has 100 tokens */
+    for (int policy = 0; policy < 2; policy++) {
+        struct kv_params kp, kd;
+        struct drive p, d;
+
+        drive_open(&p,
+                   &(struct drive_options){
+                       .model = model_path, .produce = true, .max_seqs = 1, .step_delay = 0.01 });
+        drive_open(&d, &(struct drive_options){ .model = model_path,
+                                                .consume = true,
+                                                .on_failure = policy ? KV_FAIL_ERROR
+                                                                     : KV_FAIL_RECOMPUTE });
+        by_name(&kp, &kd, &p, 1);
+        drive_submit(&p, &busy, prompt, 50, 200, NULL, NULL); /* before it in the queue */
+        drive_submit(&p, &first, prompt, 100, 1, NULL, &kp);
+        drive_submit(&d, &out, prompt, 100, N_OUT, NULL, &kd);
+        drive_waiting(&p, 1);
+        engine_cancel(p.e, first.id, FINISH_ABORT);
+        drive_wait(&d, &(struct outcome *){ &out }, 1);
+        if (policy) {
+            assert_int_equal(out.finish, FINISH_ERROR);
+            assert_int_equal(out.status, ERR_NOTFOUND);
+        } else {
+            assert_same(&out, &solo[11]);
+        }
+        engine_cancel(p.e, busy.id, FINISH_ABORT);
+        drive_wait(&p, (struct outcome *[]){ &busy, &first }, 2);
+        drive_idle(&d);
+        drive_idle(&p);
+        drive_close(&d);
+        drive_close(&p);
+    }
+}
+
+/* D's client leaves while D waits: P's lease ends as soon as it begins. */
+static void a_decode_that_is_given_up_leaves_no_lease(void **state)
+{
+    static struct outcome busy, first, out;
+    int32_t prompt[100];
+    struct kv_params kp, kd;
+    struct drive p, d;
+
+    (void)state;
+    make_prompt(prompt, 100, 11);
+    drive_open(&p, &(struct drive_options){
+                       .model = model_path, .produce = true, .max_seqs = 1, .step_delay = 0.01 });
+    drive_open(&d, &(struct drive_options){ .model = model_path, .consume = true });
+    by_name(&kp, &kd, &p, 1);
+    drive_submit(&p, &busy, prompt, 50, 200, NULL, NULL);
+    drive_submit(&p, &first, prompt, 100, 1, NULL, &kp);
+    drive_submit(&d, &out, prompt, 100, N_OUT, NULL, &kd);
+    drive_waiting(&p, 1);
+    engine_cancel(d.e, out.id, FINISH_ABORT);
+    drive_wait(&d, &(struct outcome *){ &out }, 1);
+    drive_idle(&d);
+    drive_waiting(&p, 0);
+    engine_cancel(p.e, busy.id, FINISH_ABORT);
+    drive_wait(&p, (struct outcome *[]){ &busy, &first }, 2);
+    drive_idle(&p);
+    outcome_finish(&first);
+    drive_close(&d);
+    drive_close(&p);
+}
+
+static void one_name_for_two_prefills_is_refused(void **state)
+{
+    static struct outcome first;
+    struct sampling sp;
+    struct err err = { "" };
+    int32_t prompt[40];
+    struct kv_params kp, kd;
+    struct drive p;
+    uint64_t id;
+
+    (void)state;
+    sampling_init(&sp);
+    make_prompt(prompt, 40, 5);
+    drive_open(&p, &(struct drive_options){ .model = model_path, .produce = true });
+    by_name(&kp, &kd, &p, 7);
+    drive_submit(&p, &first, prompt, 40, 1, NULL, &kp);
+    assert_int_equal(
+        engine_submit(p.e,
+                      &(struct engine_request){
+                          .prompt = prompt, .n_prompt = 40, .sampling = &sp, .kv = &kp },
+                      &id, &err),
+        ERR_EXISTS);
+    assert_non_null(strstr(err.text, "xfer-7"));
+    drive_wait(&p, &(struct outcome *){ &first }, 1);
+    assert_int_equal(engine_kv_release(p.e, &kp), 0);
+    drive_idle(&p);
+    outcome_finish(&first);
+    drive_close(&p);
+}
+
+/* Block sizes that do not fit: known before the first request, and still right tokens or none. */
+static void a_mismatch_is_known(void **state)
+{
+    static struct outcome out;
+    int32_t prompt[100];
+
+    (void)state;
+    make_prompt(prompt, 100, 11);
+    for (int policy = 0; policy < 2; policy++) {
+        struct engine_stats st;
+        struct engine_info info;
+        struct err err = { "" };
+        struct kv_params kp, kd;
+        struct drive p, d;
+
+        drive_open(&p, &(struct drive_options){
+                           .model = model_path, .produce = true, .block_tokens = 32 });
+        drive_open(&d, &(struct drive_options){ .model = model_path,
+                                                .consume = true,
+                                                .block_tokens = 48,
+                                                .on_failure = policy ? KV_FAIL_ERROR
+                                                                     : KV_FAIL_RECOMPUTE });
+        engine_info(p.e, &info);
+        assert_int_equal(engine_kv_probe(d.e, info.kv_host, info.kv_port, &err), ERR_MISMATCH);
+        engine_stats(d.e, &st);
+        assert_int_equal(st.transfer.mismatching, 1);
+        assert_non_null(strstr(st.transfer.mismatch, "block size: 32"));
+        by_name(&kp, &kd, &p, 1);
+        kd.remote_block_size = 0;
+        drive_submit(&d, &out, prompt, 100, N_OUT, NULL, &kd);
+        drive_wait(&d, &(struct outcome *){ &out }, 1);
+        if (policy) {
+            assert_int_equal(out.status, ERR_MISMATCH);
+            assert_int_equal(out.n, 0);
+        } else {
+            assert_same(&out, &solo[11]);
+        }
+        engine_stats(d.e, &st);
+        assert_int_equal(st.transfer.mismatching, 1);
+        drive_idle(&d);
         drive_close(&d);
         drive_close(&p);
     }
@@ -384,7 +629,13 @@ int main(int argc, char **argv)
         cmocka_unit_test(prompt_logprobs_do_not_depend_on_chunks),
         cmocka_unit_test(a_cancelled_request_ends_and_returns_its_blocks),
         cmocka_unit_test(bad_requests_are_refused_with_a_sentence),
+        cmocka_unit_test(the_prefix_cache_is_reset_between_steps),
         cmocka_unit_test(prefill_and_decode_apart_equal_solo),
+        cmocka_unit_test(both_at_the_same_time_equal_solo),
+        cmocka_unit_test(an_aborted_prefill_is_told_to_who_waits),
+        cmocka_unit_test(a_decode_that_is_given_up_leaves_no_lease),
+        cmocka_unit_test(one_name_for_two_prefills_is_refused),
+        cmocka_unit_test(a_mismatch_is_known),
         cmocka_unit_test(a_failed_pull_never_gives_wrong_tokens),
         cmocka_unit_test(a_lease_expires_by_itself),
         cmocka_unit_test(a_client_that_leaves_in_the_last_step_leaves_no_lease),

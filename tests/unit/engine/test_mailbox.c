@@ -5,15 +5,17 @@
 
 #include <cmocka.h>
 
+#include "base/status.h"
 #include "engine/mailbox.h"
 #include "sys/clock.h"
 
-static int notified;
+static int notified, notify_status;
 
-static void on_notify(void *arg)
+static int on_notify(void *arg)
 {
     (void)arg;
     notified++;
+    return notify_status;
 }
 
 static void mail_keeps_its_order(void **state)
@@ -89,6 +91,23 @@ static void the_front_is_told_once_until_it_has_fetched_all(void **state)
     engine_outbox_finish(&o);
 }
 
+static void a_front_that_could_not_be_told_is_told_again(void **state)
+{
+    struct outbox o;
+
+    (void)state;
+    notified = 0;
+    notify_status = ERR_NOMEM;
+    assert_int_equal(engine_outbox_init(&o, 4, on_notify, NULL), 0);
+    engine_outbox_put(&o, &(struct engine_event){ .id = 1 });
+    engine_outbox_flush(&o);
+    notify_status = 0;
+    engine_outbox_flush(&o);
+    engine_outbox_flush(&o);
+    assert_int_equal(notified, 2);
+    engine_outbox_finish(&o);
+}
+
 static void too_many_waiting_events_are_reported(void **state)
 {
     static struct engine_event ev[OUTBOX_HIGH + 1];
@@ -113,6 +132,7 @@ int main(void)
         cmocka_unit_test(an_empty_inbox_waits_no_longer_than_asked),
         cmocka_unit_test(events_survive_growth_and_wrap),
         cmocka_unit_test(the_front_is_told_once_until_it_has_fetched_all),
+        cmocka_unit_test(a_front_that_could_not_be_told_is_told_again),
         cmocka_unit_test(too_many_waiting_events_are_reported),
     };
 

@@ -330,9 +330,9 @@ static void test_wrong_things(void **state)
     refuse(ERR_BADMSG,
            "model.safetensors: tensor model.layers.0.mlp.gate_proj.weight: expected shape "
            "[192, 96] by the configuration, found [160, 96]");
-    write_config("head_dim", json_integer(24));
+    write_config("head_dim", json_integer(16));
     write_tensors("model.safetensors", header(), 0, 0);
-    refuse(ERR_BADMSG, "q_proj.weight: expected shape [96, 96]");
+    refuse(ERR_BADMSG, "q_proj.weight: expected shape [64, 96]");
     write_config("hidden_size", json_integer(100));
     write_tensors("model.safetensors", header(), 0, 0);
     refuse(ERR_UNSUPPORTED, "multiples of 32");

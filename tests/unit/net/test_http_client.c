@@ -25,13 +25,14 @@ static int listener;
 /* What a call has seen. */
 static struct {
     struct http_call *call;
-    int status, n_data, n_done;
+    int status, n_data;
     char body[1024];
     size_t len;
     enum http_fail fail;
     bool reused, got_bytes;
     char retry_after[16];
     int cancel_at; /* 1: in on_head, 2: in on_data */
+    int n_done;    /* the peer's thread waits for it: atomic */
 } seen;
 
 static void on_head(void *arg, struct http_call *c, int status)
@@ -63,7 +64,7 @@ static void on_done(void *arg, enum http_fail fail, bool reused, bool got_bytes)
     seen.fail = fail;
     seen.reused = reused;
     seen.got_bytes = got_bytes;
-    seen.n_done++;
+    __atomic_add_fetch(&seen.n_done, 1, __ATOMIC_SEQ_CST);
 }
 
 /* Runs one call to its end, the loop stopping when both it and the peer are through. */
@@ -335,6 +336,7 @@ static void nobody_listens(void **state)
 static void destroy_cancels(void **state)
 {
     (void)state;
+    seen.n_done = 0;
     start_call(NULL);
     http_client_destroy(client);
     client = NULL;

@@ -22,14 +22,15 @@
 static struct loop *loop;
 static struct http_server *server;
 static uint16_t port;
+/* The peer's thread waits for these: atomic. */
 static int n_closed;
 static struct http_req *held; /* of /hold and /orphan */
 
 static void on_close(void *arg)
 {
     (void)arg;
-    n_closed++;
-    held = NULL;
+    __atomic_add_fetch(&n_closed, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&held, NULL, __ATOMIC_SEQ_CST);
 }
 
 static void three_events(struct http_req *r)
@@ -59,9 +60,9 @@ static void handler(void *arg, struct http_req *r)
         three_events(r);
     } else if (strcmp(path, "/hold") == 0) {
         http_on_close(r, on_close, NULL);
-        held = r;
+        __atomic_store_n(&held, r, __ATOMIC_SEQ_CST);
     } else if (strcmp(path, "/orphan") == 0) {
-        held = r;
+        __atomic_store_n(&held, r, __ATOMIC_SEQ_CST);
     } else {
         http_reply(r, 204, NULL, NULL, 0);
     }

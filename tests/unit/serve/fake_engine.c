@@ -1,6 +1,7 @@
 #include "fake_engine.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,6 +179,7 @@ void engine_info(const struct engine *e, struct engine_info *out)
                                  .fingerprint = "0123456789abcdef",
                                  .threads = 1,
                                  .kv_host = "127.0.0.1",
+                                 .kv_port = fake.is_producer ? 7777 : 0,
                                  .engine_id = "e" };
 }
 
@@ -264,22 +266,47 @@ int engine_kv_release(struct engine *e, const struct kv_params *p)
 int engine_kv_release_remote(struct engine *e, const struct kv_params *p)
 {
     (void)e;
-    (void)p;
+    fake.released_remote = *p;
     fake.n_released_remote++;
     return 0;
 }
 
-int engine_reset_prefix_cache(struct engine *e, double timeout)
+void engine_kv_refuse(struct engine *e, const struct kv_params *p)
 {
     (void)e;
-    (void)timeout;
-    return fake.reset_status;
+    (void)p;
+    fake.n_refused++;
+}
+
+int engine_kv_probe(struct engine *e, const char *host, uint16_t port, struct err *err)
+{
+    (void)e;
+    fake.n_probed++;
+    fake.stats.mismatching = 1;
+    snprintf(fake.stats.mismatch, sizeof fake.stats.mismatch, "block size of %s:%u", host, port);
+    return err_set(err, ERR_MISMATCH, "%s", fake.stats.mismatch);
+}
+
+int engine_reset_prefix_cache(struct engine *e, void *user)
+{
+    (void)e;
+    fake.reset_user = user;
+    if (!fake.manual)
+        fake_reset_done();
+    return 0;
+}
+
+void fake_reset_done(void)
+{
+    struct engine_event *ev = push(&(struct fake_request){ .user = fake.reset_user }, ENGINE_RESET);
+
+    ev->status = fake.reset_status;
 }
 
 void engine_stats(struct engine *e, struct engine_stats *out)
 {
     (void)e;
-    *out = (struct engine_stats){ .sched = { .blocks_total = 300 } };
+    *out = (struct engine_stats){ .sched = { .blocks_total = 300 }, .transfer = fake.stats };
 }
 
 uint32_t engine_step_sizes(struct engine *e, uint32_t *out, uint32_t max)

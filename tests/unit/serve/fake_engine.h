@@ -32,16 +32,21 @@ extern struct fake {
     struct kv_params *answer_kv; /* copied into the reply of requests with do_remote_decode */
     void (*on_submit)(struct fake_request *r);
     int reset_status;
+    bool is_producer;            /* engine_info has a KV port */
+    struct transfer_stats stats; /* of engine_stats */
 
     /* What it sees. */
     struct fake_request req[FAKE_REQUESTS];
-    uint32_t n_req, n_cancelled, n_released, n_released_remote;
+    uint32_t n_req, n_cancelled, n_released, n_released_remote, n_refused, n_probed;
+    struct kv_params released_remote; /* the last; without block ids */
+    void *reset_user;                 /* of the last reset of the prefix cache */
 } fake;
 
 void fake_reset(void);
 void fake_hold_load(bool hold); /* engine_open waits while held */
 void fake_fail_load(bool fail);
 
+void fake_reset_done(void); /* answers that reset; manual only */
 void fake_token(struct fake_request *r, int32_t token);
 void fake_end(struct fake_request *r, enum finish f, int status, const char *why);
 

@@ -191,6 +191,12 @@ static void connector_faults_are_named(void **state)
         { "{\"kv_connector\":\"MooncakeConnector\",\"kv_role\":\"kv_both\","
           "\"kv_connector_extra_config\":{\"checksums\":1}}",
           "checksums must be true or false" },
+        { "{\"kv_connector\":\"MooncakeConnector\",\"kv_role\":\"kv_both\","
+          "\"kv_connector_extra_config\":{\"bootstrap_port\":65536}}",
+          "bootstrap_port must be a number in 0..65535" },
+        { "{\"kv_connector\":\"MooncakeConnector\",\"kv_role\":\"kv_both\","
+          "\"kv_connector_extra_config\":{\"kv_peers\":[\"p:1\",\"p\"]}}",
+          "kv_peers: 'p' is not host:port" },
     };
     char line[512];
 
@@ -223,6 +229,35 @@ static void connector_settings_are_read(void **state)
     setenv("VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT", "soon", 1);
     must_fail("m --kv-transfer-config {\"kv_connector\":\"MooncakeConnector\"}", "'soon'");
     unsetenv("VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT");
+}
+
+static void peers_and_the_bootstrap_port(void **state)
+{
+    static const char line[] =
+        "m --kv-transfer-config '{\"kv_connector\":\"MooncakeConnector\",\"kv_role\":\"%s\","
+        "\"kv_connector_extra_config\":{\"kv_peers\":[\"p:1\",\"[::1]:2\"]%s}}'";
+    char text[300];
+    struct run *r;
+
+    (void)state;
+    setenv("VLLM_MOONCAKE_BOOTSTRAP_PORT", "8998", 1);
+    snprintf(text, sizeof text, line, "kv_producer", "");
+    r = parse(text);
+    assert_int_equal(r->cfg.kv.bootstrap_port, 8998);
+    assert_null(r->cfg.kv.peers);
+    done(r);
+    snprintf(text, sizeof text, line, "kv_producer", ",\"bootstrap_port\":9000");
+    r = parse(text);
+    assert_int_equal(r->cfg.kv.bootstrap_port, 9000);
+    done(r);
+    snprintf(text, sizeof text, line, "kv_consumer", "");
+    r = parse(text);
+    assert_int_equal(r->cfg.kv.bootstrap_port, 0); /* nobody looks for D */
+    assert_int_equal(json_array_size(r->cfg.kv.peers), 2);
+    done(r);
+    setenv("VLLM_MOONCAKE_BOOTSTRAP_PORT", "high", 1);
+    must_fail("m --kv-transfer-config {\"kv_connector\":\"MooncakeConnector\"}", "'high'");
+    unsetenv("VLLM_MOONCAKE_BOOTSTRAP_PORT");
 }
 
 static void what_is_not_here_is_refused(void **state)
@@ -359,6 +394,7 @@ int main(void)
         cmocka_unit_test(deployment_lines),
         cmocka_unit_test(connector_faults_are_named),
         cmocka_unit_test(connector_settings_are_read),
+        cmocka_unit_test(peers_and_the_bootstrap_port),
         cmocka_unit_test(what_is_not_here_is_refused),
         cmocka_unit_test(secrets_are_not_shown),
         cmocka_unit_test(a_yaml_file_comes_before_the_line),

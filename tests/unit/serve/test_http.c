@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "client.h"
 #include "fake_engine.h"
+#include "net/http_server.h"
 #include "net/loop.h"
 #include "serve/config.h"
 #include "serve/serve.h"
@@ -79,6 +80,46 @@ static void call(const char *method, const char *path, const char *body)
 {
     client_finish(&rig.r);
     client_call(rig.client, rig.loop, rig.port, method, path, NULL, body, &rig.r);
+}
+
+/* A producer's /query, played on the same loop. */
+static struct {
+    const char *body;
+    int n;
+    bool hold; /* answers later */
+    struct http_req *held;
+} played;
+
+static void play_query(void *arg, struct http_req *r)
+{
+    (void)arg;
+    assert_string_equal(http_target(r), "/query");
+    played.n++;
+    if (played.hold)
+        played.held = r;
+    else
+        http_reply(r, 200, "application/json", played.body, strlen(played.body));
+}
+
+static void nobody_asks(void *arg, struct http_req *r)
+{
+    (void)arg;
+    http_reply(r, 500, NULL, NULL, 0);
+}
+
+static uint16_t free_port(void)
+{
+    struct http_server *s;
+    struct err e;
+    uint16_t port;
+
+    assert_int_equal(http_server_create(&s, rig.loop,
+                                        &(struct http_server_options){ .host = "127.0.0.1" },
+                                        nobody_asks, NULL, &e),
+                     0);
+    port = http_server_port(s);
+    http_server_destroy(s);
+    return port;
 }
 
 static void wait_ready(void)
@@ -273,6 +314,18 @@ static void keys_guard_only_the_api(void **state)
     client_call(rig.client, rig.loop, rig.port, "GET", "/v1/models", "Authorization: Bearer secre",
                 NULL, &rig.r);
     assert_int_equal(rig.r.status, 401);
+}
+
+static void keys_guard_the_api_below_a_root_path(void **state)
+{
+    (void)state;
+    rig.keys[0] = "secret";
+    rig.cfg.api_keys = (struct opt_list){ rig.keys, 1 };
+    rig.cfg.root_path = "/llm";
+    call("GET", "/llm/v1/models", NULL);
+    assert_int_equal(rig.r.status, 401);
+    call("GET", "/llm/health", NULL);
+    assert_int_equal(rig.r.status, 200);
 }
 
 static void browsers_may_call_from_where_they_are_allowed(void **state)
@@ -526,6 +579,30 @@ static void a_failed_kv_load_is_named(void **state)
     log_set_level(LOG_ERROR);
 }
 
+static void fill_queue(struct fake_request *r)
+{
+    fake_end(r, FINISH_ERROR, ERR_LIMIT, "3 requests are waiting");
+}
+
+static void a_full_queue_is_503(void **state)
+{
+    static const char *const kv[] = { "", ",\"kv_transfer_params\":{\"do_remote_prefill\":true}" };
+    char members[80];
+
+    (void)state;
+    log_set_level(LOG_OFF);
+    fake.manual = true;
+    fake.on_submit = fill_queue;
+    for (int i = 0; i < 2; i++) {
+        snprintf(members, sizeof members, "\"max_tokens\":1%s", kv[i]);
+        complete(members);
+        assert_int_equal(rig.r.status, 503);
+        assert_string_equal(rig.r.retry_after, "1");
+        expect_body("\"message\":\"3 requests are waiting\"");
+    }
+    log_set_level(LOG_ERROR);
+}
+
 static void two_tokens_then_fail(struct fake_request *r)
 {
     fake_token(r, 'a');
@@ -663,6 +740,228 @@ static void what_is_not_fetched_is_released(void **state)
     assert_int_equal(rig.r.status, 400);
 }
 
+/* ---- a proxy that tells P and D at the same time ---- */
+
+static void restart_with(const struct serve_kv_config *kv)
+{
+    teardown(NULL);
+    fake_reset();
+    configure();
+    rig.cfg.kv = *kv;
+}
+
+static void a_producer_says_where_it_is(void **state)
+{
+    static const char answer[] =
+        "{\"0\":{\"engine_id\":\"e\",\"worker_addr\":{\"0\":{\"0\":\"tcp://127.0.0.1:7777\"}},"
+        "\"block_size\":16}}";
+    struct http_server *taken;
+    uint16_t port;
+    struct err e = { "" };
+
+    (void)state;
+    call("GET", "/query", NULL);
+    assert_int_equal(rig.r.status, 404); /* it is none */
+    port = free_port();
+    restart_with(&(struct serve_kv_config){ .produce = true, .bootstrap_port = port });
+    fake.is_producer = true;
+    start();
+    wait_ready();
+    call("GET", "/query", NULL);
+    assert_string_equal(buf_str(&rig.r.body), answer);
+    client_finish(&rig.r);
+    client_call(rig.client, rig.loop, port, "GET", "/query", NULL, NULL, &rig.r);
+    assert_string_equal(buf_str(&rig.r.body), answer);
+    client_finish(&rig.r);
+    client_call(rig.client, rig.loop, port, "GET", "/v1/models", NULL, NULL, &rig.r);
+    assert_int_equal(rig.r.status, 404); /* nothing else is there */
+    /* A port that somebody has ends the start, with its number. */
+    assert_int_equal(http_server_create(&taken, rig.loop,
+                                        &(struct http_server_options){ .host = "127.0.0.1" },
+                                        nobody_asks, NULL, &e),
+                     0);
+    rig.cfg.kv.bootstrap_port = http_server_port(taken);
+    {
+        struct serve *s;
+        char text[16];
+
+        snprintf(text, sizeof text, ":%u", rig.cfg.kv.bootstrap_port);
+        assert_true(serve_create(&s, &rig.cfg, rig.loop, &e) < 0);
+        assert_non_null(strstr(e.text, "KV bootstrap port"));
+        assert_non_null(strstr(e.text, text));
+    }
+    http_server_destroy(taken);
+}
+
+static void ask_by_name(const char *address)
+{
+    char members[300];
+
+    snprintf(members, sizeof members,
+             "\"max_tokens\":1,\"kv_transfer_params\":{\"do_remote_decode\":false,"
+             "\"do_remote_prefill\":true,\"transfer_id\":\"xfer-1\",\"remote_engine_id\":\"e\","
+             "\"remote_bootstrap_addr\":\"%s\"}",
+             address);
+    complete(members);
+}
+
+static void a_consumer_finds_its_producer(void **state)
+{
+    struct http_server *p;
+    struct err e = { "" };
+    char address[40];
+
+    (void)state;
+    restart_with(&(struct serve_kv_config){ .consume = true, .connect_timeout = 2 });
+    start();
+    wait_ready();
+    played.n = 0;
+    played.body = "{\"0\":{\"engine_id\":\"e\",\"worker_addr\":{\"0\":{\"0\":\"tcp://[::1]:9\"}},"
+                  "\"block_size\":32}}";
+    assert_int_equal(http_server_create(&p, rig.loop,
+                                        &(struct http_server_options){ .host = "127.0.0.1" },
+                                        play_query, NULL, &e),
+                     0);
+    snprintf(address, sizeof address, "http://127.0.0.1:%u", http_server_port(p));
+    ask_by_name(address);
+    assert_int_equal(rig.r.status, 200);
+    assert_true(fake.req[0].has_kv);
+    assert_string_equal(fake.req[0].kv.remote_host, "::1");
+    assert_int_equal(fake.req[0].kv.remote_port, 9);
+    assert_int_equal(fake.req[0].kv.remote_block_size, 32);
+    assert_string_equal(fake.req[0].kv.transfer_id, "xfer-1");
+    ask_by_name(address); /* remembered */
+    assert_int_equal(played.n, 1);
+    assert_true(fake.req[1].has_kv);
+    /* What is refused here is released there. */
+    complete("\"max_tokens\":0,\"kv_transfer_params\":{\"do_remote_prefill\":true}");
+    assert_int_equal(rig.r.status, 400);
+    {
+        char members[200];
+
+        snprintf(members, sizeof members,
+                 "\"max_tokens\":5000,\"kv_transfer_params\":{\"do_remote_prefill\":true,"
+                 "\"transfer_id\":\"xfer-2\",\"remote_bootstrap_addr\":\"%s\"}",
+                 address);
+        complete(members);
+    }
+    assert_int_equal(rig.r.status, 400);
+    assert_string_equal(fake.released_remote.transfer_id, "xfer-2");
+    assert_int_equal(fake.released_remote.remote_port, 9);
+    http_server_destroy(p);
+}
+
+/* Nobody there, or nonsense: by policy. */
+static void a_producer_that_is_not_found(void **state)
+{
+    static const char *const bad[] = { "http://127.0.0.1:1", "nowhere", "ftp://127.0.0.1:1",
+                                       "http://127.0.0.1:99999" };
+
+    (void)state;
+    log_set_level(LOG_OFF);
+    played.n = 0;
+    for (int policy = 0; policy < 2; policy++) {
+        restart_with(&(struct serve_kv_config){
+            .consume = true, .connect_timeout = 2, .fail_on_error = policy == 1 });
+        start();
+        wait_ready();
+        for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+            ask_by_name(bad[i]);
+            assert_int_equal(rig.r.status, policy ? 500 : 200);
+            assert_int_equal(body_has(bad[i]), policy == 1);
+        }
+        assert_int_equal(fake.n_req, policy ? 0 : 4);
+        assert_false(fake.req[0].has_kv);
+        assert_int_equal(played.n, 0);
+    }
+    log_set_level(LOG_ERROR);
+}
+
+/* The client leaves while P is being looked for: P is told when it is found. */
+static void a_client_that_leaves_while_p_is_looked_for(void **state)
+{
+    struct http_server *p;
+    struct err e = { "" };
+    char body[300];
+
+    (void)state;
+    restart_with(&(struct serve_kv_config){ .consume = true, .connect_timeout = 2 });
+    start();
+    wait_ready();
+    played.hold = true;
+    assert_int_equal(http_server_create(&p, rig.loop,
+                                        &(struct http_server_options){ .host = "127.0.0.1" },
+                                        play_query, NULL, &e),
+                     0);
+    snprintf(body, sizeof body,
+             "{\"prompt\":\"x\",\"kv_transfer_params\":{\"do_remote_prefill\":true,"
+             "\"transfer_id\":\"gone\",\"remote_bootstrap_addr\":\"http://127.0.0.1:%u\"}}",
+             http_server_port(p));
+    client_finish(&rig.r);
+    client_begin(rig.client, rig.loop, rig.port, "POST", "/v1/completions", NULL, body, &rig.r);
+    while (!played.held)
+        one_round();
+    http_client_destroy(rig.client);
+    assert_int_equal(
+        http_client_create(&rig.client, rig.loop, &(struct http_client_options){ 0 }, &e), 0);
+    for (int i = 0; i < 3; i++)
+        call("GET", "/metrics", NULL);
+    http_reply(played.held, 200, "application/json", played.body, strlen(played.body));
+    while (fake.n_released_remote == 0)
+        one_round();
+    assert_string_equal(fake.released_remote.transfer_id, "gone");
+    assert_int_equal(fake.n_req, 0);
+    call("GET", "/load", NULL);
+    assert_string_equal(buf_str(&rig.r.body), "{\"server_load\":0}");
+    http_server_destroy(p);
+    played.hold = false;
+}
+
+static void a_refused_prefill_is_told_to_who_waits(void **state)
+{
+    (void)state;
+    complete("\"max_tokens\":5000,\"kv_transfer_params\":{\"do_remote_decode\":true,"
+             "\"transfer_id\":\"x\"}");
+    assert_int_equal(rig.r.status, 400);
+    assert_int_equal(fake.n_refused, 1);
+    fake.submit_status = ERR_LIMIT;
+    complete("\"max_tokens\":1,\"kv_transfer_params\":{\"do_remote_decode\":true,"
+             "\"transfer_id\":\"x\"}");
+    assert_int_equal(rig.r.status, 503);
+    assert_int_equal(fake.n_refused, 2);
+    fake.submit_status = ERR_EXISTS; /* that name is another request's, which goes on */
+    complete("\"max_tokens\":1,\"kv_transfer_params\":{\"do_remote_decode\":true,"
+             "\"transfer_id\":\"x\"}");
+    assert_int_equal(rig.r.status, 400);
+    assert_int_equal(fake.n_refused, 2);
+}
+
+static void a_mismatch_is_no_readiness(void **state)
+{
+    json_t *peers = json_pack("[s]", "10.0.0.1:77");
+
+    (void)state;
+    log_set_level(LOG_OFF);
+    restart_with(
+        &(struct serve_kv_config){ .consume = true, .connect_timeout = 2, .peers = peers });
+    start();
+    do
+        call("GET", "/ready", NULL);
+    while (body_has("being loaded"));
+    assert_int_equal(rig.r.status, 503);
+    expect_body("block size of 10.0.0.1:77");
+    assert_int_equal(fake.n_probed, 1);
+    call("GET", "/health", NULL);
+    assert_int_equal(rig.r.status, 503);
+    complete("\"max_tokens\":1"); /* who asks is served all the same */
+    assert_int_equal(rig.r.status, 200);
+    fake.stats.matching = 1;
+    call("GET", "/ready", NULL);
+    assert_int_equal(rig.r.status, 200);
+    json_decref(peers);
+    log_set_level(LOG_ERROR);
+}
+
 static void a_busy_cache_is_not_reset_silently(void **state)
 {
     (void)state;
@@ -671,6 +970,62 @@ static void a_busy_cache_is_not_reset_silently(void **state)
     fake.reset_status = ERR_BUSY;
     call("POST", "/reset_prefix_cache", NULL);
     assert_int_equal(rig.r.status, 503);
+}
+
+/* The engine answers only when its step has ended: nobody else waits for that. */
+static void a_reset_holds_up_nobody(void **state)
+{
+    static struct reply left; /* outlives the test: its call ends with the client */
+    struct reply reset = { 0 };
+
+    (void)state;
+    fake.manual = true;
+    client_begin(rig.client, rig.loop, rig.port, "POST", "/reset_prefix_cache", NULL, NULL, &reset);
+    while (!fake.reset_user)
+        one_round();
+    call("GET", "/health", NULL);
+    assert_int_equal(rig.r.status, 200);
+    assert_false(reset.done);
+    fake_reset_done();
+    while (!reset.done)
+        loop_run(rig.loop);
+    assert_int_equal(reset.status, 200);
+    client_finish(&reset);
+    fake.reset_user = NULL;
+    client_begin(rig.client, rig.loop, rig.port, "POST", "/reset_prefix_cache", NULL, NULL, &left);
+    while (!fake.reset_user)
+        one_round(); /* and one that is never answered goes with the server */
+}
+
+/* Encoding it would take seconds in which nobody is served. */
+static void a_text_that_cannot_fit_is_not_encoded(void **state)
+{
+    static char body[200000];
+    static const char *const paths[] = { "/v1/completions", "/tokenize" };
+    size_t n = sizeof body - 100;
+
+    (void)state;
+    memset(body, 'x', sizeof body);
+    memcpy(body, "{\"prompt\":\"", 11);
+    snprintf(body + n, 100, "\",\"max_tokens\":1}");
+    for (int i = 0; i < 2; i++) {
+        call("POST", paths[i], body);
+        assert_int_equal(rig.r.status, 400);
+        expect_body("the context of this model is 4096 tokens, which is a text of");
+        expect_body("\"param\":\"prompt\"");
+    }
+    snprintf(body + n, 100, "\",\"max_tokens\":1,\"truncate_prompt_tokens\":5}");
+    call("POST", paths[0], body);
+    assert_int_equal(rig.r.status, 200);
+    expect_body("\"prompt_tokens\":5,");
+}
+
+static void limits_are_told_as_they_are(void **state)
+{
+    (void)state;
+    complete("\"max_tokens\":4294967295"); /* the sum has more than 32 bits */
+    assert_int_equal(rig.r.status, 400);
+    expect_body("but 4294967297 were asked for: 2 in the prompt and 4294967295 in the output");
 }
 
 /* ---- metrics ---- */
@@ -724,6 +1079,22 @@ static void metrics_have_the_known_names(void **state)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         expect_body(names[i]);
     check_format(buf_str(&rig.r.body));
+}
+
+static void made_up_methods_do_not_use_up_the_series(void **state)
+{
+    char method[16];
+
+    (void)state;
+    for (int i = 0; i < 100; i++) {
+        snprintf(method, sizeof method, "MADE%d", i);
+        call(method, "/nowhere", NULL);
+        assert_int_equal(rig.r.status, 404);
+    }
+    call("GET", "/v1/models", NULL);
+    call("GET", "/metrics", NULL);
+    expect_body("http_requests_total{handler=\"/v1/models\",method=\"GET\"");
+    expect_body("method=\"other\",status=\"4xx\"} 100");
 }
 
 /* ---- the end ---- */
@@ -881,6 +1252,7 @@ int main(void)
         WITH_FRONT(a_taken_port_is_an_error),
         WITH_FRONT(unknown_paths_and_methods),
         WITH_FRONT(keys_guard_only_the_api),
+        WITH_FRONT(keys_guard_the_api_below_a_root_path),
         WITH_FRONT(browsers_may_call_from_where_they_are_allowed),
         WITH_FRONT(models_are_listed),
         WITH_FRONT(ids_are_the_clients_own),
@@ -893,13 +1265,24 @@ int main(void)
         WITH_FRONT(tokens_and_text),
         WITH_FRONT(engine_errors_before_the_first_token),
         WITH_FRONT(a_failed_kv_load_is_named),
+        WITH_FRONT(a_full_queue_is_503),
         WITH_FRONT(a_stream_that_breaks_says_so),
         WITH_FRONT(a_client_that_leaves_ends_its_request),
         WITH_FRONT(prefill_answers_with_parameters),
         WITH_FRONT(decode_pulls_once_for_all_choices),
         WITH_FRONT(what_is_not_fetched_is_released),
+        WITH_FRONT(a_producer_says_where_it_is),
+        WITH_FRONT(a_consumer_finds_its_producer),
+        WITH_FRONT(a_producer_that_is_not_found),
+        WITH_FRONT(a_client_that_leaves_while_p_is_looked_for),
+        WITH_FRONT(a_refused_prefill_is_told_to_who_waits),
+        WITH_FRONT(a_mismatch_is_no_readiness),
         WITH_FRONT(a_busy_cache_is_not_reset_silently),
+        WITH_FRONT(a_reset_holds_up_nobody),
+        WITH_FRONT(a_text_that_cannot_fit_is_not_encoded),
+        WITH_FRONT(limits_are_told_as_they_are),
         WITH_FRONT(metrics_have_the_known_names),
+        WITH_FRONT(made_up_methods_do_not_use_up_the_series),
         WITH_FRONT(it_drains),
         WITH_FRONT(what_does_not_end_in_time_is_told),
         WITH_FRONT(recorded_calls),

@@ -418,6 +418,21 @@ static void long_words(void **state)
     tokenizer_destroy(t);
 }
 
+/* As long as the longest token so many times; and its form, NFC, may have shrunk the text threefold. */
+static void text_limit(void **state)
+{
+    struct tokenizer *t = tiny();
+    size_t longest = 0, len;
+
+    (void)state;
+    for (uint32_t id = 0; id < tokenizer_vocab(t); id++) {
+        tokenizer_bytes(t, (int32_t)id, &len);
+        longest = len > longest ? len : longest;
+    }
+    assert_int_equal(tokenizer_text_limit(t, 3), 3 * 3 * longest);
+    tokenizer_destroy(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -426,7 +441,7 @@ int main(void)
         cmocka_unit_test(added_tokens),        cmocka_unit_test(refused),
         cmocka_unit_test(from_gguf),           cmocka_unit_test(random_text_round_trips),
         cmocka_unit_test(random_bytes_stream), cmocka_unit_test(skipped_specials),
-        cmocka_unit_test(long_words),
+        cmocka_unit_test(long_words),          cmocka_unit_test(text_limit),
     };
 
     return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);

@@ -183,7 +183,7 @@ void raw_accept(struct raw *r)
     raw_send(r, &m, NULL, 0);
 }
 
-void raw_pull(struct raw *r, const char *lease, uint32_t n_tokens, uint32_t credits, bool in_place)
+static struct message pull_of(const struct raw *r, const char *lease, uint32_t n_tokens)
 {
     const struct kv_layout *l = &r->identity.layout;
     struct message m = { .kind = MESSAGE_PULL };
@@ -195,8 +195,26 @@ void raw_pull(struct raw *r, const char *lease, uint32_t n_tokens, uint32_t cred
                                           .n_heads = l->kv_heads,
                                           .n_tokens = n_tokens,
                                           .cell_tokens = l->block_tokens };
-    m.u.pull.in_place = in_place;
     m.u.pull.batch_pieces = 1;
+    m.u.pull.credits = 1;
+    return m;
+}
+
+void raw_pull(struct raw *r, const char *lease, uint32_t n_tokens, uint32_t credits, bool in_place)
+{
+    struct message m = pull_of(r, lease, n_tokens);
+
+    m.u.pull.in_place = in_place;
     m.u.pull.credits = credits;
+    raw_send(r, &m, NULL, 0);
+}
+
+void raw_ask(struct raw *r, const char *lease, uint32_t n_tokens, uint32_t wait_ms,
+             const unsigned char *prompt)
+{
+    struct message m = pull_of(r, lease, n_tokens);
+
+    m.u.pull.wait_ms = wait_ms;
+    memcpy(m.u.pull.prompt, prompt, sizeof m.u.pull.prompt);
     raw_send(r, &m, NULL, 0);
 }

@@ -37,6 +37,9 @@ void raw_hello(struct raw *r, uint16_t port, uint32_t version, bool secret);
 void raw_prove(struct raw *r);
 uint16_t raw_listen(struct raw *r); /* producer */
 void raw_accept(struct raw *r);     /* up to READY */
+/* By name. */
+void raw_ask(struct raw *r, const char *lease, uint32_t n_tokens, uint32_t wait_ms,
+             const unsigned char *prompt);
 void raw_pull(struct raw *r, const char *lease, uint32_t n_tokens, uint32_t credits, bool in_place);
 
 #endif

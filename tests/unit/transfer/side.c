@@ -115,6 +115,16 @@ static void wait_change(struct side *s, double until)
         fail_msg("no event within %.0f s", SIDE_SECONDS);
 }
 
+int side_count(struct side *s)
+{
+    int n;
+
+    pthread_mutex_lock(&s->lock);
+    n = s->n;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
 struct transfer_event side_event(struct side *s, int n)
 {
     double until = clock_now() + SIDE_SECONDS;

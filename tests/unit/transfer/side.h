@@ -28,6 +28,7 @@ void side_start(struct side *s); /* the pool is filled: with numbers (producer),
 int side_try_start(struct side *s, struct err *e);
 void side_finish(struct side *s);
 
+int side_count(struct side *s); /* events so far */
 /* The n-th event (from 0), waited for. */
 struct transfer_event side_event(struct side *s, int n);
 /* The first event of this kind for this user, waited for. */

@@ -82,7 +82,7 @@ static void abort_waits_for_reader(void **state)
     assert_int_equal(transfer_abort_hold(p.t, "a"), 0);
     raw_expect(&r, MESSAGE_RESULT);
     assert_int_equal(r.last.u.result.status, ERR_CANCELED);
-    assert_int_equal(p.n, 0); /* nobody has said STOP */
+    assert_int_equal(side_count(&p), 0); /* nobody has said STOP */
     raw_send(&r, &stop, NULL, 0);
     assert_int_equal(side_wait(&p, TRANSFER_LEASE_END, 1).end, LEASE_ABORTED);
     raw_finish(&r);
@@ -147,7 +147,7 @@ static void any_order(void **state)
     raw_expect(&s.r, MESSAGE_CREDIT);
     raw_expect(&s.r, MESSAGE_DONE);
     assert_string_equal(s.r.last.u.name.lease, "x");
-    assert_int_equal(s.d.n, 0); /* not before the producer has confirmed */
+    assert_int_equal(side_count(&s.d), 0); /* not before the producer has confirmed */
     m.u.result.id = s.r.last.u.name.id;
     raw_send(&s.r, &m, NULL, 0);
     assert_int_equal(side_event(&s.d, 0).status, 0);
@@ -213,7 +213,7 @@ static void canceled(void **state)
     raw_expect(&s.r, MESSAGE_STOP);
     assert_int_equal(transfer_cancel(s.d.t, 9), 0); /* unknown by now: nothing happens */
     assert_int_equal(side_written(&s.d), written);
-    assert_int_equal(s.d.n, 1);
+    assert_int_equal(side_count(&s.d), 1);
     play_finish(&s);
 }
 

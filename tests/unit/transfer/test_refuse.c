@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "raw.h"
 #include "side.h"
+#include "sys/clock.h"
 
 /* Producer and consumer, alike except for what `change` does to the consumer; a probe must give
  * `want` and a sentence with both texts, and a pull the same. */
@@ -40,6 +41,10 @@ static void refused(void (*change)(struct side *d), int want, const char *a, con
     assert_int_equal(st.leases, 1);
     transfer_stats(d.t, &st);
     assert_true(st.refused > 0);
+    assert_int_equal(st.mismatching, 1);
+    assert_int_equal(st.matching, 0);
+    assert_non_null(strstr(st.mismatch, a));
+    assert_non_null(strstr(st.mismatch, b));
     assert_int_equal(side_written(&d), 0);
     side_finish(&d);
     side_finish(&p);
@@ -114,7 +119,7 @@ static void other_version(void **state)
     raw_hello(&r, transfer_port(p.t), MESSAGE_VERSION + 6, true);
     raw_expect(&r, MESSAGE_REFUSED);
     assert_int_equal(r.last.u.result.status, ERR_MISMATCH);
-    assert_non_null(strstr(r.last.u.result.text, "1 here, 7 at the peer"));
+    assert_non_null(strstr(r.last.u.result.text, "2 here, 8 at the peer"));
     raw_finish(&r);
     side_finish(&p);
 }
@@ -222,6 +227,61 @@ static void probe(void **state)
     side_finish(&d);
 }
 
+/* Until the notes of d are so. */
+static void until_noted(struct side *d, uint32_t matching, uint32_t mismatching)
+{
+    double until = clock_now() + SIDE_SECONDS;
+    struct transfer_stats st;
+
+    do {
+        transfer_stats(d->t, &st);
+        if (clock_now() > until)
+            fail_msg("%u match, %u do not", st.matching, st.mismatching);
+        clock_sleep(0.001);
+    } while (st.matching != matching || st.mismatching != mismatching);
+    assert_int_equal(st.mismatch[0] != 0, mismatching > 0);
+}
+
+/* A mismatch is remembered until it is mended or its producer has gone, which is found without a pull. */
+static void mismatches_are_looked_at_again(void **state)
+{
+    struct side p, q, d;
+    struct err e = { 0 };
+    uint16_t port;
+
+    (void)state;
+    side_init(&p, true, 16, true);
+    side_init(&q, true, 16, true);
+    side_init(&d, false, 16, true);
+    p.opt.fingerprint = "revision 1";
+    d.opt.recheck_seconds = 0.01;
+    side_start(&p);
+    side_start(&d);
+    port = transfer_port(p.t);
+    assert_int_equal(transfer_probe(d.t, "127.0.0.1", port, &e), ERR_MISMATCH);
+    until_noted(&d, 0, 1);
+    side_finish(&p);
+    until_noted(&d, 0, 0);
+    side_init(&p, true, 16, true);
+    p.opt.port = port;
+    p.opt.secret = "other";
+    side_start(&p);
+    assert_int_equal(transfer_probe(d.t, "127.0.0.1", port, &e), ERR_AUTH);
+    until_noted(&d, 0, 1);
+    side_start(&q); /* another one, which matches */
+    assert_int_equal(transfer_probe(d.t, "127.0.0.1", transfer_port(q.t), &e), 0);
+    until_noted(&d, 1, 1);
+    side_finish(&p);
+    side_init(&p, true, 16, true);
+    p.opt.port = port;
+    side_start(&p);
+    assert_int_equal(transfer_probe(d.t, "127.0.0.1", port, &e), 0);
+    until_noted(&d, 2, 0);
+    side_finish(&d);
+    side_finish(&q);
+    side_finish(&p);
+}
+
 static void occupied_port(void **state)
 {
     struct err e = { 0 };
@@ -246,9 +306,13 @@ static void occupied_port(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_field),    cmocka_unit_test(other_version),
-        cmocka_unit_test(borrowed_proof), cmocka_unit_test(false_producer),
-        cmocka_unit_test(unknown_lease),  cmocka_unit_test(probe),
+        cmocka_unit_test(every_field),
+        cmocka_unit_test(other_version),
+        cmocka_unit_test(borrowed_proof),
+        cmocka_unit_test(false_producer),
+        cmocka_unit_test(unknown_lease),
+        cmocka_unit_test(probe),
+        cmocka_unit_test(mismatches_are_looked_at_again),
         cmocka_unit_test(occupied_port),
     };
 

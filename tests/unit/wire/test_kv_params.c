@@ -33,9 +33,29 @@ static void what_a_proxy_asks_of_prefill(void **state)
     assert_true(p.do_remote_decode);
     assert_false(p.do_remote_prefill);
     assert_string_equal(p.remote_engine_id, "");
+    assert_string_equal(p.transfer_id, "");
     assert_null(p.remote_block_ids);
     assert_int_equal(p.last_token_id, -1);
     assert_int_equal(p.remote_ptp_size, 1);
+    kv_params_finish(&p);
+}
+
+static void what_a_proxy_asks_of_decode_meanwhile(void **state)
+{
+    struct kv_params p;
+
+    (void)state;
+    assert_int_equal(decode(&p,
+                            "{\"do_remote_decode\":false,\"do_remote_prefill\":true,"
+                            "\"transfer_id\":\"xfer-1\",\"remote_engine_id\":\"e\","
+                            "\"remote_bootstrap_addr\":\"http://10.0.0.1:8998\"}",
+                            NULL),
+                     0);
+    assert_true(p.do_remote_prefill);
+    assert_string_equal(p.transfer_id, "xfer-1");
+    assert_string_equal(p.remote_engine_id, "e");
+    assert_string_equal(p.remote_bootstrap_addr, "http://10.0.0.1:8998");
+    assert_string_equal(p.remote_host, "");
     kv_params_finish(&p);
 }
 
@@ -117,6 +137,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_a_proxy_asks_of_prefill),
+        cmocka_unit_test(what_a_proxy_asks_of_decode_meanwhile),
         cmocka_unit_test(an_answer_survives_the_way_through_a_proxy),
         cmocka_unit_test(other_spellings_are_taken),
         cmocka_unit_test(faults_name_the_member),
