@@ -4,7 +4,11 @@
  *     compute MODEL [--json FILE] [--threads N] [--runs N] [--isa ISA]
  *
  * The bound of a prefill is its linear work at the int8 peak plus its attention at the float peak;
- * that of a decode step is the packed weights at the rate at which memory is read. */
+ * that of a decode step is the packed weights at the rate at which memory is read.
+ *
+ * A figure is marked as noisy if the process got less CPU time than its threads asked for while it
+ * was taken, or if the peaks measured before and after everything differ: then other processes had
+ * their share of the machine, and it says little. */
 #include "base/status.h"
 #include "compute_peak.h"
 #include "kernel/kernel.h"
@@ -14,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define MAX_PROMPT   2048
 #define DECODE_AT    128 /* tokens in the cache when decoding starts */
@@ -21,6 +26,7 @@
 #define BLOCK        32
 #define MAX_RUNS     32
 #define MAX_FIGURES  16
+#define NOISE        0.15 /* what a quiet machine stays below */
 
 struct options {
     const char *model, *json, *isa;
@@ -31,6 +37,13 @@ struct options {
 struct figure {
     const char *name, *unit, *against;
     double value, ratio;
+    bool noisy;
+};
+
+/* A repeated measurement. */
+struct timing {
+    double seconds; /* the median */
+    bool noisy;
 };
 
 struct bench {
@@ -148,23 +161,44 @@ static double median(double *v, int n)
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-static double prefill_seconds(struct bench *b, uint32_t n, int runs)
+/* CPU time of all threads of this process. */
+static double cpu_seconds(void)
 {
-    double t[MAX_RUNS];
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* True if the threads had to wait for a CPU since the given times. */
+static bool disturbed(const struct bench *b, double wall, double cpu)
+{
+    return cpu_seconds() - cpu < (1 - NOISE) * (clock_now() - wall) * b->k->threads;
+}
+
+static struct timing time_prefill(struct bench *b, uint32_t n, int runs)
+{
+    double t[MAX_RUNS], wall, cpu;
+    struct timing out;
 
     step(b, 0, n);
+    wall = clock_now();
+    cpu = cpu_seconds();
     for (int i = 0; i < runs; i++) {
         t[i] = clock_now();
         step(b, 0, n);
         t[i] = clock_now() - t[i];
     }
-    return median(t, runs);
+    out.noisy = disturbed(b, wall, cpu);
+    out.seconds = median(t, runs);
+    return out;
 }
 
-/* Seconds of one decode step; the median of all steps of all runs. */
-static double decode_seconds(struct bench *b, int runs)
+/* One decode step: the median of the medians of all runs. */
+static struct timing time_decode(struct bench *b, int runs)
 {
-    double t[DECODE_STEPS], each[MAX_RUNS];
+    double t[DECODE_STEPS], each[MAX_RUNS], wall = clock_now(), cpu = cpu_seconds();
+    struct timing out;
 
     for (int r = 0; r < runs; r++) {
         int32_t id = step(b, 0, DECODE_AT);
@@ -177,7 +211,9 @@ static double decode_seconds(struct bench *b, int runs)
         }
         each[r] = median(t, DECODE_STEPS);
     }
-    return median(each, runs);
+    out.noisy = disturbed(b, wall, cpu);
+    out.seconds = median(each, runs);
+    return out;
 }
 
 static double prefill_bound(const struct bench *b, const struct peak *p, uint32_t n)
@@ -192,46 +228,80 @@ static double prefill_bound(const struct bench *b, const struct peak *p, uint32_
 }
 
 static void add(struct bench *b, const char *name, double value, const char *unit,
-                const char *against, double ratio)
+                const char *against, double ratio, bool noisy)
 {
-    b->figures[b->n_figures++] = (struct figure){ name, unit, against, value, ratio };
+    b->figures[b->n_figures++] = (struct figure){ name, unit, against, value, ratio, noisy };
+}
+
+/* The share of the bound and the tokens a second of a timing of n tokens. */
+static void add_timing(struct bench *b, const char *share, const char *rate, const char *against,
+                       double bound, uint32_t n, struct timing t, bool peaks_moved)
+{
+    bool noisy = t.noisy || peaks_moved;
+
+    add(b, share, bound / t.seconds, "1", against, bound / t.seconds, noisy);
+    add(b, rate, n / t.seconds, "tok/s", against, bound / t.seconds, noisy);
+}
+
+static bool moved(double a, double b)
+{
+    return (a > b ? a - b : b - a) > NOISE * (a > b ? a : b);
+}
+
+/* The better of two measurements of a peak; false if they differ by more than noise. */
+static bool merge_peaks(struct peak *p, const struct peak *after)
+{
+    bool same = !moved(p->int8, after->int8) && !moved(p->flops, after->flops) &&
+                !moved(p->read, after->read);
+
+    p->int8 = p->int8 > after->int8 ? p->int8 : after->int8;
+    p->flops = p->flops > after->flops ? p->flops : after->flops;
+    p->read = p->read > after->read ? p->read : after->read;
+    return same;
 }
 
 static void measure(struct bench *b, const struct options *o)
 {
-    double s512, s2048, s1, bound512, bound2048, bound1;
-    struct peak p;
+    struct timing t512, t2048, t1;
+    struct peak p, after;
+    bool noisy;
 
-    peak_measure(&p, b->k->isa, (int)o->threads);
-    s512 = prefill_seconds(b, 512, o->runs);
-    s2048 = prefill_seconds(b, 2048, o->runs);
-    s1 = decode_seconds(b, o->runs);
-    bound512 = prefill_bound(b, &p, 512);
-    bound2048 = prefill_bound(b, &p, 2048);
-    bound1 = (double)model_weight_bytes(b->m) / p.read;
-    add(b, "int8_peak", p.int8 / 1e9, "Gop/s", "", 0);
-    add(b, "float_peak", p.flops / 1e9, "Gflop/s", "", 0);
-    add(b, "memory_read", p.read / 1e9, "GB/s", "", 0);
-    add(b, "prefill512_of_bound", bound512 / s512, "1", "bound", bound512 / s512);
-    add(b, "prefill2048_of_bound", bound2048 / s2048, "1", "bound", bound2048 / s2048);
-    add(b, "decode1_of_read", bound1 / s1, "1", "memory read", bound1 / s1);
-    add(b, "prefill512_tok_s", 512 / s512, "tok/s", "bound", bound512 / s512);
-    add(b, "prefill2048_tok_s", 2048 / s2048, "tok/s", "bound", bound2048 / s2048);
-    add(b, "decode1_tok_s", 1 / s1, "tok/s", "memory read", bound1 / s1);
+    peak_measure(&p, b->k->detail, (int)o->threads);
+    t512 = time_prefill(b, 512, o->runs);
+    t2048 = time_prefill(b, 2048, o->runs);
+    t1 = time_decode(b, o->runs);
+    peak_measure(&after, b->k->detail, (int)o->threads);
+    noisy = !merge_peaks(&p, &after);
+    add(b, "int8_peak", p.int8 / 1e9, "Gop/s", "", 0, noisy);
+    add(b, "float_peak", p.flops / 1e9, "Gflop/s", "", 0, noisy);
+    add(b, "memory_read", p.read / 1e9, "GB/s", "", 0, noisy);
+    add_timing(b, "prefill512_of_bound", "prefill512_tok_s", "bound", prefill_bound(b, &p, 512),
+               512, t512, noisy);
+    add_timing(b, "prefill2048_of_bound", "prefill2048_tok_s", "bound", prefill_bound(b, &p, 2048),
+               2048, t2048, noisy);
+    add_timing(b, "decode1_of_read", "decode1_tok_s", "memory read",
+               (double)model_weight_bytes(b->m) / p.read, 1, t1, noisy);
 }
 
 static void print_table(const struct bench *b, const struct options *o)
 {
+    bool noisy = false;
+
     printf("%s, %u threads, median of %d runs\n", b->k->detail, o->threads, o->runs);
     printf("%-22s %12s  %-8s %6s\n", "figure", "value", "unit", "ratio");
     for (int i = 0; i < b->n_figures; i++) {
         const struct figure *f = &b->figures[i];
 
-        printf("%-22s %12.3f  %-8s", f->name, f->value, f->unit);
+        printf("%-22s %12.3f%c %-8s", f->name, f->value, f->noisy ? '*' : ' ', f->unit);
         if (f->ratio > 0)
             printf(" %5.1f%% of %s", 100 * f->ratio, f->against);
         putchar('\n');
+        noisy = noisy || f->noisy;
     }
+    if (noisy)
+        printf("* warning: noisy. Other processes took CPU time, or the peaks before and after "
+               "differ by more than %.0f%%; measure again on a quiet machine\n",
+               100 * NOISE);
 }
 
 static int write_json(const struct bench *b, const char *path, struct err *e)
@@ -244,9 +314,10 @@ static int write_json(const struct bench *b, const char *path, struct err *e)
     for (int i = 0; i < b->n_figures; i++)
         fprintf(f,
                 "%s\n{\"name\":\"%s\",\"value\":%.6g,\"unit\":\"%s\",\"against\":\"%s\",\"ratio\":%"
-                ".6g}",
+                ".6g%s}",
                 i ? "," : "", b->figures[i].name, b->figures[i].value, b->figures[i].unit,
-                b->figures[i].against, b->figures[i].ratio);
+                b->figures[i].against, b->figures[i].ratio,
+                b->figures[i].noisy ? ",\"noisy\":true" : "");
     fprintf(f, "\n]}\n");
     return fclose(f) == 0 ? 0 : err_set(e, ERR_IO, "cannot write %s", path);
 }

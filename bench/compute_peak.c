@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -53,8 +54,9 @@ LOOP(float_portable, , vec4, ((vec4){ 1, 1, 1, 1 }), STEP_MUL_ADD, FIRST, 4)
 LOOP(int8_portable, , vec8s, ((vec8s){ 1, 1, 1, 1, 1, 1, 1, 1 }), STEP_MUL_ADD, FIRST, 8)
 
 #if defined(__x86_64__)
-#define AVX2   __attribute__((target("avx2,fma")))
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vnni")))
+#define AVX2      __attribute__((target("avx2,fma")))
+#define AVX2_VNNI __attribute__((target("avx2,avxvnni")))
+#define AVX512    __attribute__((target("avx512f,avx512bw,avx512vnni")))
 
 #define STEP_FMA_256(c)                                                                            \
     c = _mm256_fmadd_ps(a, a, c);                                                                  \
@@ -72,6 +74,12 @@ LOOP(float_avx2, AVX2, __m256, _mm256_set1_ps(1), STEP_FMA_256, _mm256_cvtss_f32
         OPAQUE(c);                                                                                 \
     }
 LOOP(int8_avx2, AVX2, __m256i, _mm256_set1_epi8(1), STEP_MADD_256, (float)_mm256_cvtsi256_si32, 32)
+
+#define STEP_VNNI_256(c)                                                                           \
+    c = _mm256_dpbusd_avx_epi32(c, a, a);                                                          \
+    OPAQUE(c);
+LOOP(int8_avx2_vnni, AVX2_VNNI, __m256i, _mm256_set1_epi8(1), STEP_VNNI_256,
+     (float)_mm256_cvtsi256_si32, 32)
 
 #define STEP_FMA_512(c)                                                                            \
     c = _mm512_fmadd_ps(a, a, c);                                                                  \
@@ -95,18 +103,30 @@ LOOP(int8_avx512, AVX512, __m512i, _mm512_set1_epi8(1), STEP_MADD_512, (float)_m
      64)
 #endif
 
-/* The best rate over the tries, all threads at once. */
+static double thread_seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The best rate over the tries, all threads at once. Each thread's is taken by its own CPU time, so
+ * that other processes disturb it little. */
 static double rate(loop_fn *fn, int threads)
 {
     double best = 0;
 
     for (int i = 0; i < TRIES; i++) {
-        double ops = 0, t = clock_now();
+        double all = 0;
 
-#pragma omp parallel num_threads(threads) reduction(+ : ops)
-        ops += fn();
-        t = clock_now() - t;
-        best = ops / t > best ? ops / t : best;
+#pragma omp parallel num_threads(threads) reduction(+ : all)
+        {
+            double t = thread_seconds(), ops = fn();
+
+            all += ops / (thread_seconds() - t);
+        }
+        best = all > best ? all : best;
     }
     return best;
 }
@@ -131,36 +151,42 @@ static double read_rate(int threads)
         return 0;
     memset(p, 1, READ_BYTES);
     for (int i = 0; i < TRIES; i++) {
-        double t = clock_now();
+        double all = 0;
 
-#pragma omp parallel num_threads(threads) reduction(+ : sum)
+#pragma omp parallel num_threads(threads) reduction(+ : sum, all)
         {
             size_t part = n / (size_t)omp_get_num_threads();
+            double t = thread_seconds();
 
             sum += sum_words(p + part * (size_t)omp_get_thread_num(), part);
+            all += (double)(part * sizeof *p) / (thread_seconds() - t);
         }
-        t = clock_now() - t;
-        best = READ_BYTES / t > best ? READ_BYTES / t : best;
+        best = all > best ? all : best;
     }
     sink = (float)sum;
     free(p);
     return best;
 }
 
+/* The loops of an instruction set, by the name that a kernel table gives it. */
+static const struct isa {
+    const char *name;
+    loop_fn *int8, *flops;
+} isas[] = {
+#if defined(__x86_64__)
+    { "avx512+vnni", int8_vnni, float_avx512 },    { "avx512", int8_avx512, float_avx512 },
+    { "avx2+vnni", int8_avx2_vnni, float_avx2 },   { "avx2", int8_avx2, float_avx2 },
+#endif
+    { "portable", int8_portable, float_portable },
+};
+
 void peak_measure(struct peak *out, const char *isa, int threads)
 {
-    loop_fn *int8 = int8_portable, *flops = float_portable;
+    const struct isa *i = isas, *last = isas + sizeof isas / sizeof isas[0] - 1;
 
-#if defined(__x86_64__)
-    if (strcmp(isa, "avx2") == 0) {
-        int8 = int8_avx2;
-        flops = float_avx2;
-    } else if (strcmp(isa, "avx512") == 0) {
-        int8 = __builtin_cpu_supports("avx512vnni") ? int8_vnni : int8_avx512;
-        flops = float_avx512;
-    }
-#endif
-    out->int8 = rate(int8, threads);
-    out->flops = rate(flops, threads);
+    while (i < last && strcmp(i->name, isa) != 0)
+        i++;
+    out->int8 = rate(i->int8, threads);
+    out->flops = rate(i->flops, threads);
     out->read = read_rate(threads);
 }

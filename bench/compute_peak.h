@@ -8,7 +8,7 @@ struct peak {
     double read;  /* bytes a second read from memory, all threads */
 };
 
-/* isa is that of the kernel table. The best of several tries of a few milliseconds each. */
+/* isa is the `detail` of the kernel table. The best of several tries of a few milliseconds each. */
 void peak_measure(struct peak *out, const char *isa, int threads);
 
 #endif

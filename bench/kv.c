@@ -53,7 +53,7 @@ struct side {
     char why[512];
 };
 
-static void die(const char *what)
+static _Noreturn void die(const char *what)
 {
     fprintf(stderr, "bench/kv: %s\n", what);
     exit(1);

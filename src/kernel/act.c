@@ -29,7 +29,7 @@ int act_create(const struct kernels *k, struct k_act **out, uint32_t max_tokens,
         ok = (a->f = k->alloc(k, n * sizeof *a->f)) != NULL;
     if (forms & K_FORM_Q8)
         ok = ok && (a->q = k->alloc(k, n)) && (a->scale = k->alloc(k, blocks * sizeof *a->scale)) &&
-             (a->isum = k->alloc(k, blocks * sizeof *a->isum)) &&
+             (a->isum = k->alloc(k, 2 * blocks * sizeof *a->isum)) &&
              (a->fsum = k->alloc(k, blocks * sizeof *a->fsum));
     ok = ok && (a->scratch = k->alloc(k, k->threads * a->scratch_bytes));
     if (!ok) {
@@ -51,7 +51,7 @@ void act_destroy(const struct kernels *k, struct k_act *a)
     k->free(k, a->f, n * sizeof *a->f);
     k->free(k, a->q, n);
     k->free(k, a->scale, blocks * sizeof *a->scale);
-    k->free(k, a->isum, blocks * sizeof *a->isum);
+    k->free(k, a->isum, 2 * blocks * sizeof *a->isum);
     k->free(k, a->fsum, blocks * sizeof *a->fsum);
     k->free(k, a->scratch, k->threads * a->scratch_bytes);
     free(a);

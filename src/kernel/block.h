@@ -17,7 +17,7 @@ struct k_block {
 
 /* What the packer has to know of a format; bits is 0 for the dense types. */
 struct k_format {
-    uint8_t bits; /* 4: q < 16, 8: any */
+    uint8_t bits; /* 4, 5, 6 or 8: q < 1 << bits */
     uint8_t bias; /* value = scale * (q - bias) + min */
     bool has_min;
     bool wide_scale; /* scale and min need float32; half holds them exactly otherwise */

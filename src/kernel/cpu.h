@@ -31,20 +31,50 @@ struct attend_job {
     const struct k_kv *kv;
 };
 
+/* Softmax sums of queries over some keys: the maximum m of the scores, the sum l of exp(score - m)
+ * and that of the values times it, o [query][dim]. */
+struct attend_sums {
+    _Alignas(64) float o[K_ATT_QUERIES * K_MAX_HEAD_DIM];
+    float m[K_ATT_QUERIES], l[K_ATT_QUERIES];
+};
+
 /* One thread's scratch for attend, by head_dim up to K_MAX_HEAD_DIM. */
 struct attend_scratch {
     _Alignas(64) float k[KV_TILE * K_MAX_HEAD_DIM]; /* [token / 16][dim][16] */
     float v[KV_TILE * K_MAX_HEAD_DIM];              /* [token][dim] */
-    float o[K_ATT_QUERIES * K_MAX_HEAD_DIM];
-    float m[K_ATT_QUERIES], l[K_ATT_QUERIES];
     float p[8 * KV_TILE];
+    struct attend_sums piece, all; /* of one piece of the keys, and of those before it */
 };
+
+/* Up to K_ATT_QUERIES queries of one kv head: [from, to), counted from row r0 of the sequence on;
+ * a query is (row, head of the group). */
+struct attend_slab {
+    const struct attend_job *job;
+    const struct k_seq *seq;
+    uint32_t kv_head, group, dim;
+    uint32_t r0, from, to;
+    struct attend_scratch *s;
+};
+
+/* Keys that query i sees, counted from position 0. */
+static inline uint32_t attend_sees(const struct attend_slab *b, uint32_t i)
+{
+    return b->seq->pos + b->r0 + i / b->group + 1;
+}
+
+/* Where query i stands in q or out, whose rows are ld apart. */
+static inline size_t attend_at(const struct attend_slab *b, uint32_t i, size_t ld)
+{
+    return (size_t)(b->seq->row + b->r0 + i / b->group) * ld +
+           (size_t)(b->kv_head * b->group + i % b->group) * b->dim;
+}
 
 struct sample_scratch; /* sample.c */
 
 struct cpu_impl {
     uint32_t panel;
-    /* One row of activations to int8; cols is a multiple of 32. */
+    /* One row of activations to int8, with scale and sums as in struct k_act; cols is a multiple of
+     * 32. */
     void (*quant_row)(int8_t *q, float *scale, int32_t *isum, float *fsum, const float *x,
                       uint32_t cols);
     void (*norm_row)(float *y, const float *x, const float *gain, uint32_t cols, float eps);
@@ -57,9 +87,12 @@ struct cpu_impl {
      * point at the group's keys and at the first token's values. */
     void (*kv_put)(const struct k_kv *kv, void *k, void *v, uint32_t lane, uint32_t n,
                    const float *key, const float *value, size_t ld);
-    /* Rows [r0, r1) of the sequence, all query heads of one kv head. */
-    void (*attend)(const struct attend_job *job, const struct k_seq *seq, uint32_t kv_head,
-                   uint32_t r0, uint32_t r1, struct attend_scratch *s);
+    /* Attention is done piece by piece of the keys: sums into s->piece, */
+    void (*attend_sum)(const struct attend_slab *b, uint32_t piece);
+    /* added to s->all for the queries that see some of the piece (the first one sets s->all), */
+    void (*attend_add)(const struct attend_slab *b, uint32_t piece);
+    /* and at the end divided into the output. */
+    void (*attend_finish)(const struct attend_slab *b);
 };
 
 void cpu_fill_ref(struct cpu_impl *f);
@@ -71,6 +104,7 @@ enum cpu_flag {
     CPU_AVX2 = 1,   /* with FMA; every CPU that has both has F16C too */
     CPU_AVX512 = 2, /* F, BW, VL, DQ */
     CPU_AVX512_VNNI = 4,
+    CPU_AVX_VNNI = 8, /* on vectors of 256 bits, without AVX-512 */
 };
 uint32_t cpu_flags(void);
 
@@ -81,6 +115,7 @@ struct cpu {
     struct cpu_impl impl;
     uint32_t max_vocab;
     struct attend_scratch *attend; /* one a thread */
+    float *parts;                  /* [ATTEND_PARTS]; backed by memory only where it is used */
     struct sample_scratch *sample;
     char detail[64];
 };
@@ -90,8 +125,14 @@ static inline struct cpu *cpu_of(const struct kernels *k)
     return k->self;
 }
 
-/* ops.c, sample.c: the [team] operations of the table */
+/* Floats of sums that attention may be cut into; what needs more is not cut. */
+#define ATTEND_PARTS (4u << 20)
+
+/* ops.c, attend.c, sample.c: the [team] operations of the table */
 void ops_fill(struct kernels *k);
+void attend(const struct kernels *k, float *out, size_t ldo, const float *q, size_t ldq,
+            uint32_t heads, float scale, const struct k_kv *kv, const struct k_seq *seqs,
+            uint32_t n_seqs);
 void sample_rows(const struct kernels *k, struct k_choice *out, float *logits, size_t ld,
                  uint32_t vocab, const struct k_sample *rows, uint32_t n);
 int sample_scratch_create(struct cpu *c);

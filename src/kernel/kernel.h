@@ -5,12 +5,13 @@
  *
  * ## Teams
  *
- * run(k, fn, arg) calls fn(arg) once on every thread of the team (OpenMP; on a device: once). The
- * operations marked [team] are collective: inside run() every thread calls them with the same
- * arguments in the same order; each takes its share of the work and leaves through a barrier, so
- * the result is complete for all when the call returns. Outside run() a [team] operation works too
- * and does everything on the calling thread. One run() spans a whole step, so a step opens one
- * parallel region and not three hundred.
+ * run(k, fn, arg) calls fn(arg) on the calling thread and on those other threads of the team that
+ * come in time (on a device: once). The operations marked [team] are collective: inside run() every
+ * thread calls them with the same arguments in the same order; each does what items of it are left,
+ * and the call returns when the result is complete, even if other threads have not come yet. So
+ * between two of them fn may not read a buffer: another thread may be further on already. Outside
+ * run() a [team] operation works too and does everything on the calling thread. One run() spans a
+ * whole step, so a step wakes the team once and not three hundred times. One run() at a time.
  *
  * ## Order of summation (batch invariance)
  *
@@ -21,7 +22,8 @@
  * - linear: k ascending, in blocks of 32 where the operands are int8 (exact int32 inside a block,
  *   then one float fused multiply-add a block);
  * - attend: q.k over dim ascending; keys in tiles of KV_TILE absolute positions counted from 0,
- *   softmax rescaled tile by tile, p.v over positions ascending.
+ *   softmax rescaled tile by tile, p.v over positions ascending; every KV_PIECE positions are
+ *   summed on their own, and the pieces added in order.
  * Different ISAs may round differently.
  *
  * ## Shapes
@@ -84,9 +86,10 @@ enum k_math {
 
 /* Most rows of activations that one call may carry. */
 #define K_MAX_TOKENS 16384
-/* Attention's tile of keys; block sizes of the KV pool are multiples of KV_GROUP. */
-#define KV_TILE  64
-#define KV_GROUP 16
+/* Attention's tile and piece of keys; block sizes of the KV pool are multiples of KV_GROUP. */
+#define KV_TILE        64
+#define KV_PIECE       512
+#define KV_GROUP       16
 #define K_MAX_HEAD_DIM 256
 
 /* A packed weight matrix (opaque): rows = outputs, cols = inputs, in the backend's own layout,
@@ -144,7 +147,7 @@ struct k_rope {
  * ids, min_tokens mask (banned ids), penalties, temperature, top-k, top-p, min-p, draw. */
 struct k_count {
     int32_t id;
-    uint32_t n_out;   /* times in the output so far */
+    uint32_t n_out; /* times in the output so far */
     bool in_prompt;
 };
 struct k_bias {
@@ -152,27 +155,28 @@ struct k_bias {
     float add; /* -INFINITY bans the id */
 };
 struct k_sample {
-    float temperature;        /* 0: greedy (argmax, lowest id wins a tie) */
-    float top_p, min_p;       /* 1, 0 */
-    uint32_t top_k;           /* 0: off */
+    float temperature;                     /* 0: greedy (argmax, lowest id wins a tie) */
+    float top_p, min_p;                    /* 1, 0 */
+    uint32_t top_k;                        /* 0: off */
     float presence, frequency, repetition; /* 0, 0, 1 */
-    const struct k_count *counts; /* one an id that occurred; NULL when no penalty is on */
+    const struct k_count *counts;          /* one an id that occurred; NULL when no penalty is on */
     uint32_t n_counts;
     const struct k_bias *bias;
     uint32_t n_bias;
     const int32_t *allowed; /* NULL: all */
     uint32_t n_allowed;
-    double u;               /* uniform in [0, 1) for the draw */
-    int32_t n_top;          /* log-probabilities wanted: -1 none, 0 the chosen one, n the top n too */
-    int32_t forced;         /* >= 0: do not choose; report this id's log-probability and rank */
+    double u;       /* uniform in [0, 1) for the draw */
+    int32_t n_top;  /* log-probabilities wanted: -1 none, 0 the chosen one, n the top n too */
+    int32_t forced; /* >= 0: do not choose; report this id's log-probability and rank */
     const int32_t *want_ids; /* further ids whose log-probability is reported (logprob_token_ids) */
     uint32_t n_want;
-    float *want_out;         /* [n_want], written by sample() */
+    float *want_out; /* [n_want], written by sample() */
 };
 #define K_MAX_TOP 64
 struct k_choice {
     int32_t id;
-    float logprob; /* of the raw distribution (before penalties and temperature); NaN if n_top < 0 */
+    float
+        logprob; /* of the raw distribution (before penalties and temperature); NaN if n_top < 0 */
     uint32_t rank; /* 1 = most likely in the raw distribution */
     uint32_t n_top;
     int32_t top_id[K_MAX_TOP]; /* by falling raw logit, lower id first on a tie */
@@ -180,11 +184,11 @@ struct k_choice {
 };
 
 struct kernels {
-    const char *isa;     /* "portable", "avx2", "avx512" */
-    const char *detail;  /* for the log: "avx512f+vnni+bf16" */
+    const char *isa;    /* "portable", "avx2", "avx512" */
+    const char *detail; /* for the log: "avx512f+vnni+bf16" */
     uint32_t threads;
-    bool host_memory;    /* buffers may be read and written by the host and by links */
-    void *self;          /* the backend's own state */
+    bool host_memory; /* buffers may be read and written by the host and by links */
+    void *self;       /* the backend's own state */
 
     /* memory: zeroed, 64-byte aligned; NULL without memory */
     void *(*alloc)(const struct kernels *k, size_t bytes);
@@ -207,8 +211,8 @@ struct kernels {
     void (*act_destroy)(const struct kernels *k, struct k_act *a);
 
     /* [team] x is float [n][cols], rows ldx apart; a holds the result in every form it has room for */
-    void (*act_load)(const struct kernels *k, struct k_act *a, const float *x, size_t ldx, uint32_t n,
-                     uint32_t cols);
+    void (*act_load)(const struct kernels *k, struct k_act *a, const float *x, size_t ldx,
+                     uint32_t n, uint32_t cols);
     /* [team] a = rmsnorm(x) * gain; sum of squares in float32 or better */
     void (*act_norm)(const struct kernels *k, struct k_act *a, const float *x, size_t ldx,
                      const float *gain, uint32_t n, uint32_t cols, float eps);
@@ -245,8 +249,8 @@ struct kernels {
 };
 
 struct k_options {
-    const char *isa;  /* NULL: SLUICE_ISA, else the best that the CPU has */
-    uint32_t threads; /* 0: OMP_NUM_THREADS, else the CPUs that this process may use */
+    const char *isa;    /* NULL: SLUICE_ISA, else the best that the CPU has */
+    uint32_t threads;   /* 0: OMP_NUM_THREADS, else the CPUs that this process may use */
     uint32_t max_vocab; /* 0: 262144; sizes the sampler's scratch */
 };
 

@@ -67,10 +67,13 @@ static void run(const struct kernels *k, void (*fn)(void *arg), void *arg)
     team_run(&cpu_of(k)->team, fn, arg);
 }
 
-/* The instruction sets, the best first. */
+/* The instruction sets, the best first. Those that end in -base leave out what only newer CPUs
+ * have, so that a machine can test what runs on older ones. */
 struct isa {
     const char *name;
-    uint32_t needs; /* CPU flags */
+    const char *family; /* the table's name */
+    uint32_t needs;     /* CPU flags */
+    uint32_t likes;     /* flags that it makes use of where the CPU has them */
     void (*fill)(struct cpu_impl *f, uint32_t flags);
 };
 
@@ -82,10 +85,12 @@ static void fill_portable(struct cpu_impl *f, uint32_t flags)
 
 static const struct isa isas[] = {
 #if defined(__x86_64__)
-    { "avx512", CPU_AVX2 | CPU_AVX512, cpu_fill_avx512 },
-    { "avx2", CPU_AVX2, cpu_fill_avx2 },
+    { "avx512", "avx512", CPU_AVX2 | CPU_AVX512, CPU_AVX512_VNNI, cpu_fill_avx512 },
+    { "avx512-base", "avx512", CPU_AVX2 | CPU_AVX512, 0, cpu_fill_avx512 },
+    { "avx2", "avx2", CPU_AVX2, CPU_AVX_VNNI, cpu_fill_avx2 },
+    { "avx2-base", "avx2", CPU_AVX2, 0, cpu_fill_avx2 },
 #endif
-    { "portable", 0, fill_portable },
+    { "portable", "portable", 0, 0, fill_portable },
 };
 #define N_ISAS (sizeof isas / sizeof isas[0])
 
@@ -133,10 +138,8 @@ static uint32_t thread_count(uint32_t wanted)
 
 static void describe(struct cpu *c, const struct isa *isa, uint32_t flags)
 {
-    bool vnni = isa->needs & CPU_AVX512 && flags & CPU_AVX512_VNNI;
-
-    snprintf(c->detail, sizeof c->detail, "%s%s", isa->name, vnni ? "+vnni" : "");
-    c->table.isa = isa->name;
+    snprintf(c->detail, sizeof c->detail, "%s%s", isa->family, flags & isa->likes ? "+vnni" : "");
+    c->table.isa = isa->family;
     c->table.detail = c->detail;
 }
 
@@ -176,14 +179,20 @@ int kernels_open(struct kernels **out, const struct k_options *opt, struct err *
     c = mem_alloc(NULL, sizeof *c);
     if (!c)
         return err_set(e, ERR_NOMEM, "out of memory for the kernel table");
-    c->team.threads = thread_count(opt->threads);
+    st = team_create(&c->team, thread_count(opt->threads));
+    if (st < 0) {
+        mem_free(NULL, c, sizeof *c);
+        return err_set(e, st, "cannot start %u threads (OMP_NUM_THREADS)",
+                       thread_count(opt->threads));
+    }
     c->max_vocab = opt->max_vocab ? opt->max_vocab : DEFAULT_MAX_VOCAB;
     cpu_fill_ref(&c->impl);
-    isa->fill(&c->impl, flags);
+    isa->fill(&c->impl, flags & isa->likes);
     describe(c, isa, flags);
     table_fill(c);
     c->attend = mem_alloc(NULL, c->team.threads * sizeof *c->attend);
-    if (!c->attend || sample_scratch_create(c) < 0) {
+    c->parts = mem_alloc(NULL, ATTEND_PARTS * sizeof *c->parts);
+    if (!c->attend || !c->parts || sample_scratch_create(c) < 0) {
         kernels_close(&c->table);
         return err_set(e, ERR_NOMEM, "out of memory for the scratch of %u threads",
                        thread_count(opt->threads));
@@ -199,7 +208,9 @@ void kernels_close(struct kernels *k)
     if (!k)
         return;
     c = cpu_of(k);
+    mem_free(NULL, c->parts, ATTEND_PARTS * sizeof *c->parts);
     mem_free(NULL, c->attend, c->team.threads * sizeof *c->attend);
     sample_scratch_destroy(c);
+    team_destroy(&c->team);
     mem_free(NULL, c, sizeof *c);
 }

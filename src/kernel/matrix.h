@@ -4,6 +4,8 @@
  * row over k and nothing is added across lanes. A panel holds, for each block of 32 inputs,
  *   8-bit codes: [8 steps][lane][4 inputs]
  *   4-bit codes: [4 steps][lane][4 bytes]; a byte's low half belongs to step s, its high to s + 4
+ *   5 and 6 bits: nibbles as above, then the bits above them: [lane][4 bytes], bit s for step s; or
+ *                 [2 halves][lane][4 bytes], with bits 2s and 2s + 1 for step s of the half
  *   dense:       [32][lane] of the checkpoint's own type
  * and apart from them scale and min as [block][lane] (with two scales a block: [block][2][lane]). */
 #ifndef SLUICE_KERNEL_MATRIX_H
@@ -39,7 +41,7 @@ struct k_act {
     float *f;         /* [token][cols] */
     int8_t *q;        /* [token][cols], -127 .. 127 */
     float *scale;     /* [token][cols / 32] */
-    int32_t *isum;    /* sum of q in the block */
+    int32_t *isum;    /* [token][cols / 32][2] sums of q: of a block's first half, and of all */
     float *fsum;      /* scale * isum */
     uint8_t *scratch; /* one piece a thread: panels unpacked by linear */
     size_t scratch_bytes;
@@ -48,6 +50,17 @@ struct k_act {
 static inline size_t seg_scale_size(const struct k_seg *s)
 {
     return s->fmt.wide_scale ? sizeof(float) : sizeof(uint16_t);
+}
+
+/* Where the bits above the nibble stand, for all four inputs of a step: in which run of 4 bytes a
+ * lane behind the nibbles, and from which bit of the byte on. */
+static inline uint32_t extra_plane(uint32_t bits, uint32_t step)
+{
+    return bits == 6 ? step / 4 : 0;
+}
+static inline uint32_t extra_shift(uint32_t bits, uint32_t step)
+{
+    return bits == 6 ? step % 4 * 2 : step;
 }
 
 /* True if linear() multiplies this segment with int8 activations. */

@@ -13,84 +13,125 @@
 /* Up to so many rows the weights are what is read, and a fixed split reads them in long runs. */
 #define LINEAR_FEW 4
 
-static struct share begin(const struct kernels *k)
+/* Pieces that rows or units are cut into, a thread: more than one, so that a thread that comes late
+ * finds the rest done by others. */
+#define PIECES 2
+
+static uint32_t pieces(const struct kernels *k, uint32_t n)
 {
-    return team_share(&cpu_of(k)->team);
+    uint32_t most = PIECES * k->threads;
+
+    return n < most ? n : most;
+}
+
+/* Piece i of n things is [*from, return value). */
+static uint32_t piece(uint32_t n, uint32_t n_pieces, uint32_t i, uint32_t *from)
+{
+    *from = (uint32_t)((uint64_t)n * i / n_pieces);
+    return (uint32_t)((uint64_t)n * (i + 1) / n_pieces);
+}
+
+static void team(const struct kernels *k, uint32_t n, team_item_fn *fn, void *job)
+{
+    team_items(&cpu_of(k)->team, n, fn, job);
 }
 
 enum act_kind { ACT_LOAD, ACT_NORM, ACT_SWIGLU };
 
 struct act_job {
+    const struct kernels *k;
+    struct k_act *a;
     enum act_kind kind;
     const float *x, *gain;
     size_t ldx;
+    uint32_t n, cols, pieces;
     float eps;
 };
 
 /* One row of x in the float form, which may be the scratch of the calling thread. */
-static const float *act_row(const struct cpu_impl *f, const struct act_job *job, float *y,
-                            uint32_t i, uint32_t cols)
+static const float *act_row(const struct act_job *job, float *y, uint32_t i)
 {
+    const struct cpu_impl *f = &cpu_of(job->k)->impl;
     const float *x = job->x + i * job->ldx;
 
     switch (job->kind) {
     case ACT_NORM:
-        f->norm_row(y, x, job->gain, cols, job->eps);
+        f->norm_row(y, x, job->gain, job->cols, job->eps);
         return y;
     case ACT_SWIGLU:
-        f->swiglu_row(y, x, cols);
+        f->swiglu_row(y, x, job->cols);
         return y;
     default:
         return x;
     }
 }
 
-static void act_fill(const struct kernels *k, struct k_act *a, const struct act_job *job,
-                     uint32_t n, uint32_t cols)
+static void act_item(void *arg, uint32_t item, uint32_t thread)
 {
-    const struct cpu_impl *f = &cpu_of(k)->impl;
-    struct share s = begin(k);
-    uint32_t from, to = share_range(&s, n, &from), blocks = cols / K_BLOCK;
+    const struct act_job *job = arg;
+    struct k_act *a = job->a;
+    uint32_t cols = job->cols, blocks = cols / K_BLOCK;
+    uint32_t from, to = piece(job->n, job->pieces, item, &from);
 
-    assert(n <= a->max_tokens && cols <= a->max_cols && cols % K_BLOCK == 0);
-    if (s.index == 0)
+    if (item == 0)
         a->cols = cols;
     for (uint32_t i = from; i < to; i++) {
         float *y = a->f ? a->f + (size_t)i * cols
-                        : (float *)(void *)(a->scratch + s.index * a->scratch_bytes);
-        const float *x = act_row(f, job, y, i, cols);
+                        : (float *)(void *)(a->scratch + thread * a->scratch_bytes);
+        const float *x = act_row(job, y, i);
 
         if (a->f && x != y)
             memcpy(y, x, cols * sizeof *y);
         if (a->q)
-            f->quant_row(a->q + (size_t)i * cols, a->scale + (size_t)i * blocks,
-                         a->isum + (size_t)i * blocks, a->fsum + (size_t)i * blocks, x, cols);
+            cpu_of(job->k)->impl.quant_row(a->q + (size_t)i * cols, a->scale + (size_t)i * blocks,
+                                           a->isum + (size_t)i * blocks * 2,
+                                           a->fsum + (size_t)i * blocks, x, cols);
     }
-    team_barrier(&s);
+}
+
+static void act_fill(struct act_job *job)
+{
+    const struct k_act *a = job->a;
+
+    assert(job->n <= a->max_tokens && job->cols <= a->max_cols && job->cols % K_BLOCK == 0);
+    job->pieces = pieces(job->k, job->n);
+    team(job->k, job->pieces, act_item, job);
 }
 
 static void act_load(const struct kernels *k, struct k_act *a, const float *x, size_t ldx,
                      uint32_t n, uint32_t cols)
 {
-    struct act_job job = { .kind = ACT_LOAD, .x = x, .ldx = ldx };
+    struct act_job job = {
+        .k = k, .a = a, .kind = ACT_LOAD, .x = x, .ldx = ldx, .n = n, .cols = cols
+    };
 
-    act_fill(k, a, &job, n, cols);
+    act_fill(&job);
 }
 
 static void act_norm(const struct kernels *k, struct k_act *a, const float *x, size_t ldx,
                      const float *gain, uint32_t n, uint32_t cols, float eps)
 {
-    struct act_job job = { .kind = ACT_NORM, .x = x, .ldx = ldx, .gain = gain, .eps = eps };
+    struct act_job job = { .k = k,
+                           .a = a,
+                           .kind = ACT_NORM,
+                           .x = x,
+                           .ldx = ldx,
+                           .gain = gain,
+                           .n = n,
+                           .cols = cols,
+                           .eps = eps };
 
-    act_fill(k, a, &job, n, cols);
+    act_fill(&job);
 }
 
 static void act_swiglu(const struct kernels *k, struct k_act *a, const float *x, size_t ldx,
                        uint32_t n, uint32_t cols)
 {
-    struct act_job job = { .kind = ACT_SWIGLU, .x = x, .ldx = ldx };
+    struct act_job job = {
+        .k = k, .a = a, .kind = ACT_SWIGLU, .x = x, .ldx = ldx, .n = n, .cols = cols
+    };
 
-    act_fill(k, a, &job, n, cols);
+    act_fill(&job);
 }
 
 static const float *act_floats(const struct k_act *a)
@@ -139,74 +180,140 @@ static uint32_t linear_rows(const struct k_act *a, const struct k_matrix *w, boo
     return few_units && rows > 2 * LINEAR_ROWS ? 2 * LINEAR_ROWS : rows;
 }
 
+/* How a product is cut: by units into pieces for few rows, else into units times chunks of rows. */
+struct linear_split {
+    struct linear_job job;
+    const struct kernels *k;
+    uint32_t n, units, rows, items;
+};
+
+static void linear_item(void *arg, uint32_t item, uint32_t thread)
+{
+    const struct linear_split *s = arg;
+    const struct k_act *a = s->job.a;
+    const struct cpu_impl *f = &cpu_of(s->k)->impl;
+    void *scratch = a->scratch + thread * a->scratch_bytes;
+
+    assert(a->cols == s->job.w->cols);
+    if (s->n <= LINEAR_FEW) {
+        uint32_t from, to = piece(s->units, s->items, item, &from);
+
+        linear_units(f, &s->job, from, to, 0, s->n, scratch);
+    } else {
+        uint32_t r0 = item / s->units * s->rows, unit = item % s->units;
+
+        linear_units(f, &s->job, unit, unit + 1, r0, r0 + s->rows < s->n ? r0 + s->rows : s->n,
+                     scratch);
+    }
+}
+
 static void linear(const struct kernels *k, float *y, size_t ldy, const struct k_act *a,
                    const struct k_matrix *w, uint32_t n, bool accumulate)
 {
-    const struct cpu_impl *f = &cpu_of(k)->impl;
-    struct linear_job job = { y, ldy, a, w, accumulate };
-    struct share s = begin(k);
-    void *scratch = a->scratch + s.index * a->scratch_bytes;
-    uint32_t units = matrix_units(w), rows, chunks, i;
+    struct linear_split s = { .job = { y, ldy, a, w, accumulate }, .k = k, .n = n };
 
-    assert(a->cols == w->cols && (a->forms & matrix_form(w)) == matrix_form(w));
-    if (n <= LINEAR_FEW) {
-        uint32_t from, to = share_range(&s, units, &from);
-
-        if (from < to && n)
-            linear_units(f, &job, from, to, 0, n, scratch);
-        team_barrier(&s);
+    assert((a->forms & matrix_form(w)) == matrix_form(w));
+    if (n == 0)
         return;
-    }
-    rows = linear_rows(a, w, units < 4 * s.count);
-    chunks = (n + rows - 1) / rows;
-    while ((i = team_next(&s, units * chunks)) < units * chunks) {
-        uint32_t r0 = i / units * rows, r1 = r0 + rows < n ? r0 + rows : n;
+    s.units = matrix_units(w);
+    s.rows = linear_rows(a, w, s.units < 4 * k->threads);
+    s.items = n <= LINEAR_FEW ? pieces(k, s.units) : s.units * ((n + s.rows - 1) / s.rows);
+    team(k, s.items, linear_item, &s);
+}
 
-        linear_units(f, &job, i % units, i % units + 1, r0, r1, scratch);
+/* embed and gather: copies of rows. */
+struct rows_job {
+    float *y;
+    size_t ldy;
+    const struct k_matrix *table;
+    const int32_t *ids;
+    const float *x;
+    size_t ldx;
+    const uint32_t *rows;
+    uint32_t n, cols, pieces;
+};
+
+static void embed_item(void *arg, uint32_t item, uint32_t thread)
+{
+    const struct rows_job *j = arg;
+    uint32_t from, to = piece(j->n, j->pieces, item, &from);
+
+    (void)thread;
+    for (uint32_t i = from; i < to; i++) {
+        assert(j->ids[i] >= 0 && (uint32_t)j->ids[i] < j->table->rows);
+        matrix_row(j->table, (uint32_t)j->ids[i], j->y + i * j->ldy);
     }
-    team_barrier(&s);
 }
 
 static void embed(const struct kernels *k, float *y, size_t ldy, const struct k_matrix *table,
                   const int32_t *ids, uint32_t n)
 {
-    struct share s = begin(k);
-    uint32_t from, to = share_range(&s, n, &from);
+    struct rows_job job = {
+        .y = y, .ldy = ldy, .table = table, .ids = ids, .n = n, .pieces = pieces(k, n)
+    };
 
-    for (uint32_t i = from; i < to; i++) {
-        assert(ids[i] >= 0 && (uint32_t)ids[i] < table->rows);
-        matrix_row(table, (uint32_t)ids[i], y + i * ldy);
-    }
-    team_barrier(&s);
+    team(k, job.pieces, embed_item, &job);
+}
+
+static void gather_item(void *arg, uint32_t item, uint32_t thread)
+{
+    const struct rows_job *j = arg;
+    uint32_t from, to = piece(j->n, j->pieces, item, &from);
+
+    (void)thread;
+    for (uint32_t i = from; i < to; i++)
+        memcpy(j->y + i * j->ldy, j->x + j->rows[i] * j->ldx, j->cols * sizeof *j->y);
 }
 
 static void gather(const struct kernels *k, float *y, size_t ldy, const float *x, size_t ldx,
                    const uint32_t *rows, uint32_t n, uint32_t cols)
 {
-    struct share s = begin(k);
-    uint32_t from, to = share_range(&s, n, &from);
+    struct rows_job job = { .y = y,
+                            .ldy = ldy,
+                            .x = x,
+                            .ldx = ldx,
+                            .rows = rows,
+                            .n = n,
+                            .cols = cols,
+                            .pieces = pieces(k, n) };
 
-    for (uint32_t i = from; i < to; i++)
-        memcpy(y + i * ldy, x + rows[i] * ldx, cols * sizeof *y);
-    team_barrier(&s);
+    team(k, job.pieces, gather_item, &job);
+}
+
+struct rope_job {
+    const struct cpu_impl *f;
+    float *x;
+    size_t ldx;
+    uint32_t n, heads, head_dim, pieces;
+    const uint32_t *pos;
+    const struct k_rope *rope;
+};
+
+static void rope_item(void *arg, uint32_t item, uint32_t thread)
+{
+    const struct rope_job *j = arg;
+    uint32_t from, to = piece(j->n, j->pieces, item, &from), half = j->rope->dim / 2;
+
+    (void)thread;
+    for (uint32_t i = from; i < to; i++) {
+        const float *cos = j->rope->cos + (size_t)j->pos[i] * half;
+        const float *sin = j->rope->sin + (size_t)j->pos[i] * half;
+
+        assert(j->pos[i] < j->rope->max_pos);
+        for (uint32_t h = 0; h < j->heads; h++)
+            j->f->rope_head(j->x + i * j->ldx + (size_t)h * j->head_dim, cos, sin, j->rope);
+    }
 }
 
 static void rope(const struct kernels *k, float *x, size_t ldx, uint32_t n, uint32_t heads,
                  uint32_t head_dim, const uint32_t *pos, const struct k_rope *r)
 {
-    const struct cpu_impl *f = &cpu_of(k)->impl;
-    struct share s = begin(k);
-    uint32_t from, to = share_range(&s, n, &from), half = r->dim / 2;
+    struct rope_job job = {
+        &cpu_of(k)->impl, x, ldx, n, heads, head_dim, pieces(k, n), pos, r,
+    };
 
     assert(r->dim <= head_dim && r->dim % 2 == 0);
-    for (uint32_t i = from; i < to; i++) {
-        const float *c = r->cos + (size_t)pos[i] * half, *sn = r->sin + (size_t)pos[i] * half;
-
-        assert(pos[i] < r->max_pos);
-        for (uint32_t h = 0; h < heads; h++)
-            f->rope_head(x + i * ldx + (size_t)h * head_dim, c, sn, r);
-    }
-    team_barrier(&s);
+    team(k, job.pieces, rope_item, &job);
 }
 
 static size_t kv_size(const struct k_kv *kv)
@@ -233,54 +340,47 @@ static void kv_put_group(const struct cpu_impl *f, const struct k_kv *kv, const 
     }
 }
 
+struct kv_job {
+    const struct cpu_impl *f;
+    const struct k_kv *kv;
+    const float *key, *value;
+    size_t ld;
+    const struct k_seq *seqs;
+    uint32_t n_seqs, groups, pieces;
+};
+
+/* Groups of positions that a sequence writes to. */
+static uint32_t seq_groups(const struct k_seq *q)
+{
+    return (q->pos % KV_GROUP + q->n + KV_GROUP - 1) / KV_GROUP;
+}
+
+static void kv_item(void *arg, uint32_t item, uint32_t thread)
+{
+    const struct kv_job *j = arg;
+    uint32_t from, to = piece(j->groups, j->pieces, item, &from), before = 0;
+
+    (void)thread;
+    for (const struct k_seq *q = j->seqs; q < j->seqs + j->n_seqs && before < to; q++) {
+        uint32_t n = seq_groups(q), g = from > before ? from - before : 0;
+
+        for (; g < n && before + g < to; g++)
+            kv_put_group(j->f, j->kv, j->key, j->value, j->ld, q,
+                         q->pos - q->pos % KV_GROUP + g * KV_GROUP);
+        before += n;
+    }
+}
+
 static void kv_write(const struct kernels *k, const struct k_kv *kv, const float *key,
                      const float *value, size_t ld, const struct k_seq *seqs, uint32_t n_seqs)
 {
-    const struct cpu_impl *f = &cpu_of(k)->impl;
-    struct share s = begin(k);
-    uint32_t turn = 0;
+    struct kv_job job = { &cpu_of(k)->impl, kv, key, value, ld, seqs, n_seqs, 0, 0 };
 
     assert(kv->block_tokens % KV_GROUP == 0 && (kv->type == K_F32 || kv->type == K_F16));
-    for (const struct k_seq *q = seqs; q < seqs + n_seqs; q++)
-        for (uint32_t first = q->pos - q->pos % KV_GROUP; first < q->pos + q->n; first += KV_GROUP)
-            if (turn++ % s.count == s.index)
-                kv_put_group(f, kv, key, value, ld, q, first);
-    team_barrier(&s);
-}
-
-/* Rows of a sequence in one work item of attend: with all their heads they fill the scratch. */
-static uint32_t attend_rows(uint32_t group)
-{
-    return group >= K_ATT_QUERIES ? 1 : K_ATT_QUERIES / group;
-}
-
-static void attend(const struct kernels *k, float *out, size_t ldo, const float *q, size_t ldq,
-                   uint32_t heads, float scale, const struct k_kv *kv, const struct k_seq *seqs,
-                   uint32_t n_seqs)
-{
-    struct cpu *c = cpu_of(k);
-    struct attend_job job = { out, q, ldo, ldq, heads, scale, kv };
-    struct share s = begin(k);
-    uint32_t rows = attend_rows(heads / kv->kv_heads), total = 0, first = 0, i;
-    const struct k_seq *seq = seqs;
-
-    assert(heads % kv->kv_heads == 0 && kv->head_dim <= K_MAX_HEAD_DIM && kv->head_dim % 16 == 0);
-    for (uint32_t j = 0; j < n_seqs; j++)
-        total += (seqs[j].n + rows - 1) / rows * kv->kv_heads;
-    while ((i = team_next(&s, total)) < total) {
-        uint32_t tiles, r1;
-
-        /* items are taken in order, so the sequence only moves forward */
-        while (i - first >= (tiles = (seq->n + rows - 1) / rows) * kv->kv_heads) {
-            first += tiles * kv->kv_heads;
-            seq++;
-        }
-        /* the last rows see the most keys: they go first, so that threads end together */
-        r1 = seq->n - (i - first) / kv->kv_heads * rows;
-        c->impl.attend(&job, seq, (i - first) % kv->kv_heads, r1 > rows ? r1 - rows : 0, r1,
-                       &c->attend[s.index]);
-    }
-    team_barrier(&s);
+    for (uint32_t i = 0; i < n_seqs; i++)
+        job.groups += seq_groups(&seqs[i]);
+    job.pieces = pieces(k, job.groups);
+    team(k, job.pieces, kv_item, &job);
 }
 
 void ops_fill(struct kernels *k)

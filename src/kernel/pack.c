@@ -70,6 +70,46 @@ static float get_scale(const struct k_seg *s, const void *at, size_t i)
     return s->fmt.wide_scale ? ((const float *)at)[i] : k_half_to_float(((const uint16_t *)at)[i]);
 }
 
+/* The byte with the bits above the nibble of inputs 4 * step .. + 3. */
+static size_t extra_at(uint32_t panel, uint32_t bits, uint32_t step, uint32_t lane)
+{
+    return code_at(panel, 4 + extra_plane(bits, step), lane);
+}
+
+/* Codes of one block of one lane; q was zeroed. */
+static void put_codes(uint8_t *q, uint32_t bits, uint32_t panel, uint32_t lane, const uint8_t *code)
+{
+    for (uint32_t j = 0; j < K_BLOCK; j++) {
+        uint32_t step = j / 4, c = j % 4;
+
+        if (bits == 8) {
+            q[code_at(panel, step, lane) + c] = code[j];
+            continue;
+        }
+        q[code_at(panel, step % 4, lane) + c] |= (uint8_t)((code[j] & 15) << step / 4 * 4);
+        if (bits > 4)
+            q[extra_at(panel, bits, step, lane) + c] |= (uint8_t)(code[j] >>
+                                                                  4 << extra_shift(bits, step));
+    }
+}
+
+static void get_codes(const uint8_t *q, uint32_t bits, uint32_t panel, uint32_t lane, uint8_t *code)
+{
+    for (uint32_t j = 0; j < K_BLOCK; j++) {
+        uint32_t step = j / 4, c = j % 4, extra;
+
+        if (bits == 8) {
+            code[j] = q[code_at(panel, step, lane) + c];
+            continue;
+        }
+        code[j] = q[code_at(panel, step % 4, lane) + c] >> step / 4 * 4 & 15;
+        if (bits > 4) {
+            extra = (uint32_t)q[extra_at(panel, bits, step, lane) + c] >> extra_shift(bits, step);
+            code[j] |= (uint8_t)((extra & ((1u << (bits - 4)) - 1)) << 4);
+        }
+    }
+}
+
 /* One block of one lane. */
 static void put_block(struct k_seg *s, uint32_t panel, uint32_t p, uint32_t lane, uint32_t b,
                       const struct k_block *blk)
@@ -77,13 +117,7 @@ static void put_block(struct k_seg *s, uint32_t panel, uint32_t p, uint32_t lane
     uint8_t *q = s->q + p * s->q_bytes + (size_t)b * K_BLOCK * panel * s->fmt.bits / 8;
     size_t scales = p * s->scale_count, row = (size_t)b * panel + lane;
 
-    if (s->fmt.bits == 8) {
-        for (uint32_t step = 0; step < 8; step++)
-            memcpy(q + code_at(panel, step, lane), blk->q + 4 * step, 4);
-    } else {
-        for (uint32_t j = 0; j < 16; j++)
-            q[code_at(panel, j / 4, lane) + j % 4] = (uint8_t)(blk->q[j] | blk->q[j + 16] << 4);
-    }
+    put_codes(q, s->fmt.bits, panel, lane, blk->q);
     if (s->fmt.halves) {
         put_scale(s, s->scale, scales + 2 * (size_t)b * panel + lane, blk->scale[0]);
         put_scale(s, s->scale, scales + (2 * (size_t)b + 1) * panel + lane, blk->scale[1]);
@@ -100,17 +134,7 @@ static void get_block(const struct k_seg *s, uint32_t panel, uint32_t p, uint32_
     const uint8_t *q = s->q + p * s->q_bytes + (size_t)b * K_BLOCK * panel * s->fmt.bits / 8;
     size_t scales = p * s->scale_count, row = (size_t)b * panel + lane;
 
-    if (s->fmt.bits == 8) {
-        for (uint32_t step = 0; step < 8; step++)
-            memcpy(blk->q + 4 * step, q + code_at(panel, step, lane), 4);
-    } else {
-        for (uint32_t j = 0; j < 16; j++) {
-            uint8_t byte = q[code_at(panel, j / 4, lane) + j % 4];
-
-            blk->q[j] = byte & 15;
-            blk->q[j + 16] = byte >> 4;
-        }
-    }
+    get_codes(q, s->fmt.bits, panel, lane, blk->q);
     if (s->fmt.halves) {
         blk->scale[0] = get_scale(s, s->scale, scales + 2 * (size_t)b * panel + lane);
         blk->scale[1] = get_scale(s, s->scale, scales + (2 * (size_t)b + 1) * panel + lane);
@@ -169,13 +193,17 @@ struct pack_job {
     const struct kernels *k;
     const struct k_matrix *m;
     const struct k_part *parts;
+    uint32_t seg; /* where the calling thread is */
 };
 
-static void pack_panel(const struct pack_job *job, struct k_seg *s, const struct k_part *part,
-                       uint32_t p)
+static void pack_panel(void *arg, uint32_t p, uint32_t thread)
 {
+    const struct pack_job *job = arg;
+    struct k_seg *s = &job->m->segs[job->seg];
+    const struct k_part *part = &job->parts[job->seg];
     uint32_t from = p * job->m->panel, to = from + job->m->panel;
 
+    (void)thread;
     for (uint32_t r = from; r < to && r < part->rows; r++) {
         uint32_t src = part->row_map ? part->row_map[r] : r;
 
@@ -185,17 +213,10 @@ static void pack_panel(const struct pack_job *job, struct k_seg *s, const struct
 
 static void pack_team(void *arg)
 {
-    const struct pack_job *job = arg;
-    struct share share = team_share(&cpu_of(job->k)->team);
+    struct pack_job job = *(const struct pack_job *)arg;
 
-    for (uint32_t i = 0; i < job->m->n_segs; i++) {
-        struct k_seg *s = &job->m->segs[i];
-        uint32_t p;
-
-        while ((p = team_next(&share, s->panels)) < s->panels)
-            pack_panel(job, s, &job->parts[i], p);
-        team_barrier(&share);
-    }
+    for (; job.seg < job.m->n_segs; job.seg++)
+        team_items(&cpu_of(job.k)->team, job.m->segs[job.seg].panels, pack_panel, &job);
 }
 
 static int check_parts(const struct k_part *parts, uint32_t n_parts, uint32_t cols, struct err *e)

@@ -405,15 +405,28 @@ static void sample_row(struct sample_scratch *s, struct k_choice *out, const flo
     report(out, x, vocab, r);
 }
 
+struct sample_job {
+    struct cpu *cpu;
+    struct k_choice *out;
+    const float *logits;
+    size_t ld;
+    uint32_t vocab;
+    const struct k_sample *rows;
+};
+
+static void sample_item(void *arg, uint32_t item, uint32_t thread)
+{
+    const struct sample_job *j = arg;
+
+    sample_row(&j->cpu->sample[thread], &j->out[item], j->logits + item * j->ld, j->vocab,
+               &j->rows[item]);
+}
+
 void sample_rows(const struct kernels *k, struct k_choice *out, float *logits, size_t ld,
                  uint32_t vocab, const struct k_sample *rows, uint32_t n)
 {
-    struct cpu *c = cpu_of(k);
-    struct share s = team_share(&c->team);
-    uint32_t i;
+    struct sample_job job = { cpu_of(k), out, logits, ld, vocab, rows };
 
-    assert(vocab <= c->max_vocab);
-    while ((i = team_next(&s, n)) < n)
-        sample_row(&c->sample[s.index], &out[i], logits + i * ld, vocab, &rows[i]);
-    team_barrier(&s);
+    assert(vocab <= job.cpu->max_vocab);
+    team_items(&job.cpu->team, n, sample_item, &job);
 }

@@ -1,16 +1,25 @@
 #include "kernel/team.h"
 
+#include "base/status.h"
+
+#include <assert.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <omp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 /* Spins before a thread sleeps: some ten microseconds, longer than the usual skew between threads
- * that have a CPU each. Where they have not, spinning would only keep the others from running. */
+ * that have a CPU each, and than the pause between two runs of a step. */
 #define SPINS 2000
 
-static _Thread_local struct share current;
+/* The calling thread's place in a team, and the next operation that it will come to. */
+static _Thread_local struct place {
+    struct team *team;
+    uint32_t index, op;
+} place;
 
 static inline void relax(void)
 {
@@ -19,71 +28,172 @@ static inline void relax(void)
 #endif
 }
 
-struct share team_share(struct team *t)
+/* The sequentially consistent order of value and sleepers makes sure that either the writer sees
+ * the sleeper or the sleeper sees the new value. */
+static void wake(struct team_word *w)
 {
-    if (current.team == t)
-        return current;
-    return (struct share){ .team = t, .index = 0, .count = 1 };
+    if (atomic_load(&w->sleepers))
+        syscall(SYS_futex, &w->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static void set(struct team_word *w, uint32_t value)
+{
+    atomic_store(&w->value, value);
+    wake(w);
+}
+
+static void wait_while(struct team_word *w, uint32_t value)
+{
+    for (unsigned i = 0; i < SPINS; i++) {
+        if (atomic_load_explicit(&w->value, memory_order_acquire) != value)
+            return;
+        relax();
+    }
+    atomic_fetch_add(&w->sleepers, 1);
+    while (atomic_load(&w->value) == value)
+        syscall(SYS_futex, &w->value, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+    atomic_fetch_sub(&w->sleepers, 1);
+}
+
+/* Joins the run if one is open. A worker counts as inside before it looks, so that the caller, who
+ * closes before it counts, cannot miss it. */
+static void join_run(struct team *t)
+{
+    atomic_fetch_add(&t->inside.value, 1);
+    if (atomic_load(&t->gate.value) & 1) {
+        place.op = t->first_op;
+        t->fn(t->arg);
+    }
+    if (atomic_fetch_sub(&t->inside.value, 1) == 1)
+        wake(&t->inside);
+}
+
+struct worker {
+    struct team *team;
+    uint32_t index;
+};
+
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    struct team *t = w->team;
+    uint32_t seen = 0;
+
+    place.team = t;
+    place.index = w->index;
+    free(w);
+    for (;;) {
+        wait_while(&t->gate, seen);
+        seen = atomic_load(&t->gate.value);
+        if (t->stop)
+            return NULL;
+        if (seen & 1)
+            join_run(t);
+    }
+}
+
+static int start_worker(struct team *t)
+{
+    struct worker *w = malloc(sizeof *w);
+
+    if (!w)
+        return ERR_NOMEM;
+    *w = (struct worker){ t, t->started + 1 };
+    if (pthread_create(&t->workers[t->started], NULL, work, w) != 0) {
+        free(w);
+        return ERR_LIMIT;
+    }
+    pthread_setname_np(t->workers[t->started], "team");
+    t->started++;
+    return 0;
+}
+
+int team_create(struct team *t, uint32_t threads)
+{
+    sigset_t all, before;
+    int st = 0;
+
+    memset(t, 0, sizeof *t);
+    t->threads = threads;
+    if (threads > 1 && !(t->workers = calloc(threads - 1, sizeof *t->workers)))
+        return ERR_NOMEM;
+    /* signals are for the threads that know what to do about them */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (st == 0 && t->started + 1 < threads)
+        st = start_worker(t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (st < 0)
+        team_destroy(t);
+    return st;
+}
+
+void team_destroy(struct team *t)
+{
+    t->stop = true;
+    set(&t->gate, atomic_load(&t->gate.value) + 2);
+    for (uint32_t i = 0; i < t->started; i++)
+        pthread_join(t->workers[i], NULL);
+    free(t->workers);
+    t->workers = NULL;
+    t->started = 0;
 }
 
 void team_run(struct team *t, void (*fn)(void *arg), void *arg)
 {
-#pragma omp parallel num_threads(t->threads)
-    {
-        struct share outer = current;
+    uint32_t gate = atomic_load(&t->gate.value), left;
+    struct place outer = place;
 
-        current = (struct share){ t, (uint32_t)omp_get_thread_num(),
-                                  (uint32_t)omp_get_num_threads() };
-        fn(arg);
-        current = outer;
-    }
+    assert(!(gate & 1));
+    t->fn = fn;
+    t->arg = arg;
+    t->first_op = atomic_load(&t->op.value);
+    place = (struct place){ .team = t, .op = t->first_op };
+    set(&t->gate, gate + 1);
+    fn(arg);
+    set(&t->gate, gate + 2);
+    while ((left = atomic_load(&t->inside.value)) != 0)
+        wait_while(&t->inside, left);
+    place = outer;
 }
 
-static void sleep_until_after(struct team *t, uint32_t epoch)
+/* False if the operation has ended or all its items are taken. */
+static bool take(struct team *t, uint32_t op, uint32_t n, uint32_t *item)
 {
-    atomic_fetch_add(&t->sleepers, 1);
-    while (atomic_load(&t->epoch) == epoch)
-        syscall(SYS_futex, &t->epoch, FUTEX_WAIT_PRIVATE, epoch, NULL, NULL, 0);
-    atomic_fetch_sub(&t->sleepers, 1);
+    uint64_t v = atomic_load_explicit(&t->ticket, memory_order_acquire);
+
+    do {
+        if ((uint32_t)(v >> 32) != op || (uint32_t)v >= n)
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(&t->ticket, &v, v + 1, memory_order_acq_rel,
+                                                    memory_order_acquire));
+    *item = (uint32_t)v;
+    return true;
 }
 
-/* The last one to come lets the others go. The sequentially consistent order of epoch and sleepers
- * makes sure that either it sees the sleeper or the sleeper sees the new epoch. */
-static void release(struct team *t, uint32_t epoch)
+static void end(struct team *t, uint32_t op)
 {
-    atomic_store_explicit(&t->arrived, 0, memory_order_relaxed);
-    atomic_store_explicit(&t->next, 0, memory_order_relaxed);
-    atomic_store(&t->epoch, epoch + 1);
-    if (atomic_load(&t->sleepers))
-        syscall(SYS_futex, &t->epoch, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    atomic_store_explicit(&t->done, 0, memory_order_relaxed);
+    atomic_store_explicit(&t->ticket, (uint64_t)(op + 1) << 32, memory_order_release);
+    set(&t->op, op + 1);
 }
 
-void team_barrier(const struct share *s)
+void team_items(struct team *t, uint32_t n, team_item_fn *fn, void *arg)
 {
-    struct team *t = s->team;
-    uint32_t epoch;
+    uint32_t op, item;
 
-    if (s->count == 1) {
-        atomic_store_explicit(&t->next, 0, memory_order_relaxed);
+    if (place.team != t || t->threads == 1) {
+        for (item = 0; item < n; item++)
+            fn(arg, item, 0);
         return;
     }
-    epoch = atomic_load_explicit(&t->epoch, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&t->arrived, 1, memory_order_acq_rel) + 1 == s->count) {
-        release(t, epoch);
+    if (n == 0)
         return;
+    op = place.op++;
+    while (take(t, op, n, &item)) {
+        fn(arg, item, place.index);
+        if (atomic_fetch_add_explicit(&t->done, 1, memory_order_acq_rel) + 1 == n)
+            end(t, op);
     }
-    for (unsigned i = 0; atomic_load_explicit(&t->epoch, memory_order_acquire) == epoch; i++) {
-        if (i == SPINS) {
-            sleep_until_after(t, epoch);
-            return;
-        }
-        relax();
-    }
-}
-
-uint32_t team_next(const struct share *s, uint32_t n)
-{
-    uint32_t i = atomic_fetch_add_explicit(&s->team->next, 1, memory_order_relaxed);
-
-    return i < n ? i : n;
+    wait_while(&t->op, op);
 }

@@ -1,40 +1,59 @@
-/* The team: which share of a collective operation the calling thread takes, and the barrier. */
+/* The team: threads that do an operation's items together.
+ *
+ * An operation ends when its items are done, not when every thread has come; so does a run. A
+ * thread that the system has put aside holds up the others only if it was within an item; when it
+ * is back it finds the operation ended and goes on to the next. So beside other busy processes a
+ * step gets slower by the share of the CPUs that they take, and not by a time slice an operation.
+ * For the same reason nobody spins for long: who spins is made to pay for it later.
+ *
+ * These are threads of our own and not an OpenMP team, whose barriers wait for every thread and
+ * spin for milliseconds. */
 #ifndef SLUICE_KERNEL_TEAM_H
 #define SLUICE_KERNEL_TEAM_H
 
 #include "kernel/kernel.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
+/* A number that threads wait on: spinning for a moment, then asleep. */
+struct team_word {
+    _Alignas(64) _Atomic uint32_t value;
+    _Atomic uint32_t sleepers;
+};
+
 struct team {
-    uint32_t threads; /* asked for; OpenMP may give fewer */
-    _Alignas(64) _Atomic uint32_t arrived;
-    _Alignas(64) _Atomic uint32_t epoch; /* counts finished barriers */
-    _Atomic uint32_t sleepers;           /* threads that wait for the epoch to change */
-    _Alignas(64) _Atomic uint32_t next;  /* next work item of the operation in progress */
+    uint32_t threads; /* with the one that calls team_run */
+    uint32_t started;
+    pthread_t *workers;
+    atomic_bool stop;
+
+    /* the run in progress */
+    void (*fn)(void *arg);
+    void *arg;
+    uint32_t first_op;
+    struct team_word gate;   /* counts openings and closings: odd while workers may join */
+    struct team_word inside; /* workers that have joined */
+
+    /* the operation in progress: its number << 32 | its next item */
+    _Alignas(64) _Atomic uint64_t ticket;
+    _Alignas(64) _Atomic uint32_t done; /* its finished items */
+    struct team_word op;                /* its number once more, to wait on */
 };
 
-/* The calling thread's place: {0, 1} outside team_run. */
-struct share {
-    struct team *team;
-    uint32_t index, count;
-};
+/* On failure (ERR_NOMEM, ERR_LIMIT) there is nothing to destroy. */
+int team_create(struct team *t, uint32_t threads);
+void team_destroy(struct team *t); /* a team of zeros is fine */
 
+/* Calls fn(arg) on the calling thread, and on those workers that come in time. */
 void team_run(struct team *t, void (*fn)(void *arg), void *arg);
-struct share team_share(struct team *t);
 
-/* Ends an operation: returns when every thread of the team has come. Also rewinds team_next. */
-void team_barrier(const struct share *s);
+/* One item; `thread` tells whose scratch to use. Who does an item never changes a result. */
+typedef void team_item_fn(void *arg, uint32_t item, uint32_t thread);
 
-/* The next item below n that no thread has taken, or n when all are. Uneven work is shared out this
- * way; which thread does an item never changes a result. */
-uint32_t team_next(const struct share *s, uint32_t n);
-
-/* A fixed split of n items: this thread's are [*from, return value). */
-static inline uint32_t share_range(const struct share *s, uint32_t n, uint32_t *from)
-{
-    *from = (uint32_t)((uint64_t)n * s->index / s->count);
-    return (uint32_t)((uint64_t)n * (s->index + 1) / s->count);
-}
+/* Does items 0 .. n-1, each on one thread, and returns when all are done. A thread takes items in
+ * rising order. What arg holds is the same on every thread; a thread that comes late gets no item,
+ * and must not have looked at buffers before. Outside team_run the caller does all items. */
+void team_items(struct team *t, uint32_t n, team_item_fn *fn, void *arg);
 
 #endif

@@ -17,11 +17,11 @@ const struct k_format k_format[K_TYPES] = {
     [K_Q8_0] = { .bits = 8, .bias = 128 },
     [K_Q4_0] = { .bits = 4, .bias = 8 },
     [K_Q4_1] = { .bits = 4, .has_min = true },
-    [K_Q5_0] = { .bits = 8, .bias = 16 },
-    [K_Q5_1] = { .bits = 8, .has_min = true },
+    [K_Q5_0] = { .bits = 5, .bias = 16 },
+    [K_Q5_1] = { .bits = 5, .has_min = true },
     [K_Q4_K] = { .bits = 4, .has_min = true, .wide_scale = true },
-    [K_Q5_K] = { .bits = 8, .has_min = true, .wide_scale = true },
-    [K_Q6_K] = { .bits = 8, .bias = 32, .wide_scale = true, .halves = true },
+    [K_Q5_K] = { .bits = 5, .has_min = true, .wide_scale = true },
+    [K_Q6_K] = { .bits = 6, .bias = 32, .wide_scale = true, .halves = true },
 };
 
 size_t k_type_bytes(enum k_type type, uint64_t n)

@@ -170,7 +170,7 @@ static void bench_attend(struct check *c, struct rng *r)
 
 void bench_all(struct check *c)
 {
-    static const enum k_type types[] = { K_Q4_1, K_Q8_0, K_Q4_K, K_Q6_K };
+    static const enum k_type types[] = { K_Q4_1, K_Q8_0, K_Q4_K, K_Q5_0, K_Q5_K, K_Q6_K };
     struct rng r = { 9 };
 
     printf("%s, one thread\n", c->one->detail);

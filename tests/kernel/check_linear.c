@@ -109,6 +109,33 @@ static void compare_double(struct check *c, const struct fixture *f, const float
            f->shape.cols, n, worst);
 }
 
+/* All rows against portable C, which rounds in another order. */
+static void compare_portable(struct check *c, const struct fixture *f, const float *y, uint32_t n)
+{
+    size_t bytes = (size_t)n * LDY * sizeof(float);
+    float *want = get(c->ref, bytes);
+    struct k_matrix *m = pack(c->ref, f);
+    double worst = 0;
+
+    multiply(c->ref, f, m, f->x, want, n, false, false);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t r = 0; r < f->shape.rows; r++) {
+            double size = 0;
+
+            for (uint32_t k = 0; k < f->shape.cols; k++)
+                size += fabs((double)f->x[(size_t)i * f->shape.cols + k] *
+                             (double)f->w[(size_t)r * f->shape.cols + k]);
+            worst = fmax(worst,
+                         fabs((double)y[(size_t)i * LDY + r] - (double)want[(size_t)i * LDY + r]) /
+                             (size + 1e-6));
+        }
+    expect(c, worst < 4e-6, "linear %s %s %ux%u n=%u: off portable C by %g",
+           k_type_info[f->type].name, f->math == K_MATH_FAST ? "fast" : "float", f->shape.rows,
+           f->shape.cols, n, worst);
+    c->ref->unpack_free(c->ref, m);
+    c->ref->free(c->ref, want, bytes);
+}
+
 /* Each row alone, and all on one thread, must give the same bits. */
 static void compare_rows(struct check *c, const struct fixture *f, const struct k_matrix *m,
                          const float *y, uint32_t n)
@@ -135,6 +162,8 @@ static void one_count(struct check *c, const struct fixture *f, const struct k_m
     multiply(c->two, f, m, f->x, y, n, true, false);
     if (n <= 7) /* more rows are held to be the same as single rows */
         compare_double(c, f, y, n, is_int);
+    if (n == 33)
+        compare_portable(c, f, y, n);
     compare_rows(c, f, m, y, n);
     multiply(c->two, f, m, f->x, z, n, false, false);
     expect(c, same_bits(y, z, bytes), "linear %s n=%u: one thread differs from two",

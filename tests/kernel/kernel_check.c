@@ -26,7 +26,7 @@ int main(int argc, char **argv)
     int st;
 
     if (argc < 2) {
-        fprintf(stderr, "usage: kernel_check [--bench] portable|avx2|avx512\n");
+        fprintf(stderr, "usage: kernel_check [--bench] portable|avx2[-base]|avx512[-base]\n");
         return 2;
     }
     st = open_tables(&c, argv[argc - 1]);

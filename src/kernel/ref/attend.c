@@ -54,11 +54,11 @@ static float scores(float *p, const float *q, const float *k, uint32_t dim, uint
 static void attend_tile(struct attend_scratch *s, uint32_t i, const float *q, uint32_t dim,
                         uint32_t n, float scale)
 {
-    float *o = s->o + (size_t)i * dim, *p = s->p, sum = 0, max, keep;
+    float *o = s->piece.o + (size_t)i * dim, *p = s->p, sum = 0, max, keep;
 
     max = scores(p, q, s->k, dim, n, scale);
-    max = s->m[i] > max ? s->m[i] : max;
-    keep = expf(s->m[i] - max);
+    max = s->piece.m[i] > max ? s->piece.m[i] : max;
+    keep = expf(s->piece.m[i] - max);
     for (uint32_t d = 0; d < dim; d++)
         o[d] *= keep;
     for (uint32_t t = 0; t < n; t++) {
@@ -69,51 +69,67 @@ static void attend_tile(struct attend_scratch *s, uint32_t i, const float *q, ui
         for (uint32_t d = 0; d < dim; d++)
             o[d] += p[t] * v[d];
     }
-    s->m[i] = max;
-    s->l[i] = s->l[i] * keep + sum;
+    s->piece.m[i] = max;
+    s->piece.l[i] = s->piece.l[i] * keep + sum;
 }
 
-/* Queries [from, to) of the rows starting at r0; a query is (row, head of the group). */
-static void attend_slab(const struct attend_job *job, const struct k_seq *seq, uint32_t kv_head,
-                        uint32_t r0, uint32_t from, uint32_t to, struct attend_scratch *s)
+void ref_attend_sum(const struct attend_slab *b, uint32_t piece)
 {
-    uint32_t dim = job->kv->head_dim, group = job->heads / job->kv->kv_heads;
-    uint32_t end = seq->pos + r0 + (to - 1) / group + 1;
+    uint32_t first = piece * KV_PIECE, end = attend_sees(b, b->to - 1);
+    struct attend_scratch *s = b->s;
 
-    for (uint32_t i = 0; i < to - from; i++) {
-        s->m[i] = -INFINITY;
-        s->l[i] = 0;
+    end = end < first + KV_PIECE ? end : first + KV_PIECE;
+    for (uint32_t i = 0; i < b->to - b->from; i++) {
+        s->piece.m[i] = -INFINITY;
+        s->piece.l[i] = 0;
     }
-    memset(s->o, 0, (size_t)(to - from) * dim * sizeof *s->o);
-    for (uint32_t first = 0; first < end; first += KV_TILE) {
+    memset(s->piece.o, 0, (size_t)(b->to - b->from) * b->dim * sizeof *s->piece.o);
+    for (; first < end; first += KV_TILE) {
         uint32_t tile_end = first + KV_TILE < end ? first + KV_TILE : end;
 
-        load_tile(job->kv, seq, kv_head, first, tile_end, s);
-        for (uint32_t i = from; i < to; i++) {
-            uint32_t row = r0 + i / group, sees = seq->pos + row + 1;
-            const float *q = job->q + (size_t)(seq->row + row) * job->ldq +
-                             (size_t)(kv_head * group + i % group) * dim;
+        load_tile(b->job->kv, b->seq, b->kv_head, first, tile_end, s);
+        for (uint32_t i = b->from; i < b->to; i++) {
+            uint32_t n = attend_sees(b, i) < tile_end ? attend_sees(b, i) : tile_end;
 
-            if (sees > first)
-                attend_tile(s, i - from, q, dim, (sees < tile_end ? sees : tile_end) - first,
-                            job->scale);
+            if (n > first)
+                attend_tile(s, i - b->from, b->job->q + attend_at(b, i, b->job->ldq), b->dim,
+                            n - first, b->job->scale);
         }
-    }
-    for (uint32_t i = from; i < to; i++) {
-        float *out = job->out + (size_t)(seq->row + r0 + i / group) * job->ldo +
-                     (size_t)(kv_head * group + i % group) * dim;
-        float inv = 1 / s->l[i - from];
-
-        for (uint32_t d = 0; d < dim; d++)
-            out[d] = s->o[(size_t)(i - from) * dim + d] * inv;
     }
 }
 
-void ref_attend(const struct attend_job *job, const struct k_seq *seq, uint32_t kv_head,
-                uint32_t r0, uint32_t r1, struct attend_scratch *s)
+static void add_query(struct attend_sums *all, const struct attend_sums *x, uint32_t i,
+                      uint32_t dim)
 {
-    uint32_t n = (r1 - r0) * (job->heads / job->kv->kv_heads);
+    float max = all->m[i] > x->m[i] ? all->m[i] : x->m[i];
+    float keep = expf(all->m[i] - max), add = expf(x->m[i] - max);
 
-    for (uint32_t i = 0; i < n; i += K_ATT_QUERIES)
-        attend_slab(job, seq, kv_head, r0, i, i + K_ATT_QUERIES < n ? i + K_ATT_QUERIES : n, s);
+    for (size_t d = (size_t)i * dim; d < (size_t)(i + 1) * dim; d++)
+        all->o[d] = all->o[d] * keep + x->o[d] * add;
+    all->l[i] = all->l[i] * keep + x->l[i] * add;
+    all->m[i] = max;
+}
+
+void ref_attend_add(const struct attend_slab *b, uint32_t piece)
+{
+    for (uint32_t i = 0; i < b->to - b->from; i++)
+        if (piece == 0 || attend_sees(b, b->from + i) > piece * KV_PIECE) {
+            if (piece == 0) {
+                b->s->all.m[i] = -INFINITY;
+                b->s->all.l[i] = 0;
+                memset(b->s->all.o + (size_t)i * b->dim, 0, b->dim * sizeof(float));
+            }
+            add_query(&b->s->all, &b->s->piece, i, b->dim);
+        }
+}
+
+void ref_attend_finish(const struct attend_slab *b)
+{
+    for (uint32_t i = b->from; i < b->to; i++) {
+        float *out = b->job->out + attend_at(b, i, b->job->ldo);
+        float inv = 1 / b->s->all.l[i - b->from];
+
+        for (uint32_t d = 0; d < b->dim; d++)
+            out[d] = b->s->all.o[(size_t)(i - b->from) * b->dim + d] * inv;
+    }
 }

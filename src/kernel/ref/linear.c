@@ -18,6 +18,13 @@ static const uint8_t *codes(const struct k_seg *s, const uint8_t *q, uint8_t *ou
         out[i] = q[i] & 15;
         out[16 * panel + i] = q[i] >> 4;
     }
+    for (uint32_t step = 0; s->fmt.bits > 4 && step < 8; step++) {
+        const uint8_t *extra = q + (16 + 4 * extra_plane(s->fmt.bits, step)) * panel;
+        uint32_t shift = extra_shift(s->fmt.bits, step), mask = (1u << (s->fmt.bits - 4)) - 1;
+
+        for (uint32_t i = 0; i < 4 * panel; i++)
+            out[4 * panel * step + i] |= (uint8_t)((uint32_t)extra[i] >> shift & mask) << 4;
+    }
     return out;
 }
 

@@ -8,7 +8,8 @@ void ref_linear(const struct linear_job *job, const struct k_seg *seg, uint32_t 
                 uint32_t r0, uint32_t r1, void *scratch);
 void ref_kv_put(const struct k_kv *kv, void *k, void *v, uint32_t lane, uint32_t n,
                 const float *key, const float *value, size_t ld);
-void ref_attend(const struct attend_job *job, const struct k_seq *seq, uint32_t kv_head,
-                uint32_t r0, uint32_t r1, struct attend_scratch *s);
+void ref_attend_sum(const struct attend_slab *b, uint32_t piece);
+void ref_attend_add(const struct attend_slab *b, uint32_t piece);
+void ref_attend_finish(const struct attend_slab *b);
 
 #endif

@@ -20,8 +20,10 @@ static void quant_row(int8_t *q, float *scale, int32_t *isum, float *fsum, const
 
             q[j] = (int8_t)(v > 127 ? 127 : v < -127 ? -127 : v);
             sum += q[j];
+            if (j == K_BLOCK / 2 - 1)
+                isum[2 * b] = sum;
         }
-        isum[b] = sum;
+        isum[2 * b + 1] = sum;
         fsum[b] = scale[b] * (float)sum;
     }
 }
@@ -89,5 +91,7 @@ void cpu_fill_ref(struct cpu_impl *f)
     f->linear = ref_linear;
     f->rope_head = rope_head;
     f->kv_put = ref_kv_put;
-    f->attend = ref_attend;
+    f->attend_sum = ref_attend_sum;
+    f->attend_add = ref_attend_add;
+    f->attend_finish = ref_attend_finish;
 }

@@ -1,6 +1,5 @@
 /* Attention. Scores: lanes are keys, summed over dim; values: lanes are dims, summed over
  * positions. Up to SET queries share what is loaded. */
-#include "kernel/ref/ref.h"
 #include "kernel/x86/vec.h"
 
 #include <math.h>
@@ -25,17 +24,9 @@ struct kv_tile {
     uint32_t first, n;     /* position of its first key, and keys that are there */
 };
 
-/* Queries [from, to) of the rows from r0 on; a query is (row, head of the group). */
-struct slab {
-    const struct attend_job *job;
-    const struct k_seq *seq;
-    uint32_t kv_head, group, dim;
-    uint32_t r0, from, to;
-    struct attend_scratch *s;
-};
-
 /* Groups that are not there repeat the last one; what they give is masked. */
-static void tile_in_pool(struct kv_tile *t, const struct slab *b, uint32_t first, uint32_t end)
+static void tile_in_pool(struct kv_tile *t, const struct attend_slab *b, uint32_t first,
+                         uint32_t end)
 {
     const struct k_kv *kv = b->job->kv;
     size_t size = kv->type == K_F32 ? 4 : 2;
@@ -59,7 +50,7 @@ static void widen(float *out, const void *in, size_t n)
 }
 
 /* Moves a float16 tile to the scratch as float32. */
-static void tile_convert(struct kv_tile *t, const struct slab *b)
+static void tile_convert(struct kv_tile *t, const struct attend_slab *b)
 {
     size_t size = (size_t)KV_GROUP * b->dim;
     uint32_t last = (t->n - 1) / KV_GROUP;
@@ -76,22 +67,9 @@ static void tile_convert(struct kv_tile *t, const struct slab *b)
     }
 }
 
-ALWAYS_INLINE const float *query(const struct slab *b, uint32_t i)
-{
-    size_t row = b->seq->row + b->r0 + i / b->group;
-
-    return b->job->q + row * b->job->ldq + (size_t)(b->kv_head * b->group + i % b->group) * b->dim;
-}
-
-/* Keys that query i sees, counted from position 0. */
-ALWAYS_INLINE uint32_t sees(const struct slab *b, uint32_t i)
-{
-    return b->seq->pos + b->r0 + i / b->group + 1;
-}
-
 /* s->p[j][key] = q.k for n queries and VECS vectors of keys from `from` on. */
-ALWAYS_INLINE void scores(const struct slab *b, const struct kv_tile *t, const float *const q[SET],
-                          int from, const int n, const bool wide)
+ALWAYS_INLINE void scores(const struct attend_slab *b, const struct kv_tile *t,
+                          const float *const q[SET], int from, const int n, const bool wide)
 {
     vec acc[SET][VECS];
 
@@ -118,10 +96,11 @@ ALWAYS_INLINE void scores(const struct slab *b, const struct kv_tile *t, const f
 }
 
 /* Scales and masks the scores p of query i; returns its new maximum. */
-ALWAYS_INLINE float mask_scores(const struct slab *b, const struct kv_tile *t, uint32_t i, float *p)
+ALWAYS_INLINE float mask_scores(const struct attend_slab *b, const struct kv_tile *t, uint32_t i,
+                                float *p)
 {
-    uint32_t end = sees(b, i), n = end > t->first ? end - t->first : 0;
-    vec top = v_splat(b->s->m[i - b->from]), scale = v_splat(b->job->scale);
+    uint32_t end = attend_sees(b, i), n = end > t->first ? end - t->first : 0;
+    vec top = v_splat(b->s->piece.m[i - b->from]), scale = v_splat(b->job->scale);
 
     for (uint32_t g = 0; g < ROWS; g++) {
         vec x = v_mul(v_load(p + g * LANES), scale);
@@ -149,10 +128,10 @@ ALWAYS_INLINE float weights(float *p, float max)
 }
 
 /* Turns the scores of n queries into weights; keep[j]: what sums so far shrink by. */
-ALWAYS_INLINE void softmax(const struct slab *b, const struct kv_tile *t, uint32_t i, float *keep,
-                           const int n)
+ALWAYS_INLINE void softmax(const struct attend_slab *b, const struct kv_tile *t, uint32_t i,
+                           float *keep, const int n)
 {
-    float *m = b->s->m + (i - b->from), *l = b->s->l + (i - b->from), max[SET];
+    float *m = b->s->piece.m + (i - b->from), *l = b->s->piece.l + (i - b->from), max[SET];
 
     for (int j = 0; j < n; j++) {
         max[j] = mask_scores(b, t, i + (uint32_t)j, b->s->p + j * KV_TILE);
@@ -165,11 +144,11 @@ ALWAYS_INLINE void softmax(const struct slab *b, const struct kv_tile *t, uint32
 }
 
 /* o[j] = o[j] * keep[j] + sum of p[j][key] * v[key] for keys [0, end); nv vectors of dims from d. */
-ALWAYS_INLINE void values(const struct slab *b, const struct kv_tile *t, uint32_t i, uint32_t d,
-                          uint32_t end, const float *keep, const int n, const int nv,
+ALWAYS_INLINE void values(const struct attend_slab *b, const struct kv_tile *t, uint32_t i,
+                          uint32_t d, uint32_t end, const float *keep, const int n, const int nv,
                           const bool wide)
 {
-    float *o = b->s->o + (size_t)(i - b->from) * b->dim + d;
+    float *o = b->s->piece.o + (size_t)(i - b->from) * b->dim + d;
     vec acc[SET][VECS];
 
     for (int j = 0; j < n; j++)
@@ -200,10 +179,10 @@ ALWAYS_INLINE void values(const struct slab *b, const struct kv_tile *t, uint32_
 }
 
 /* n queries from i on against one tile. */
-ALWAYS_INLINE void step(const struct slab *b, const struct kv_tile *t, uint32_t i, const int n,
-                        const bool wide)
+ALWAYS_INLINE void step(const struct attend_slab *b, const struct kv_tile *t, uint32_t i,
+                        const int n, const bool wide)
 {
-    uint32_t most = sees(b, i + (uint32_t)n - 1), end, d = 0;
+    uint32_t most = attend_sees(b, i + (uint32_t)n - 1), end, d = 0;
     float keep[16] = { 0 };
     const float *q[SET];
 
@@ -211,7 +190,7 @@ ALWAYS_INLINE void step(const struct slab *b, const struct kv_tile *t, uint32_t 
         return;
     end = most - t->first < t->n ? most - t->first : t->n;
     for (int j = 0; j < n; j++)
-        q[j] = query(b, i + (uint32_t)j);
+        q[j] = b->job->q + attend_at(b, i + (uint32_t)j, b->job->ldq);
     for (int from = 0; from < ROWS; from += VECS)
         scores(b, t, q, from, n, wide);
     softmax(b, t, i, keep, n);
@@ -221,10 +200,10 @@ ALWAYS_INLINE void step(const struct slab *b, const struct kv_tile *t, uint32_t 
         values(b, t, i, d, end, keep, n, 1, wide);
 }
 
-typedef void step_fn(const struct slab *b, const struct kv_tile *t, uint32_t i);
+typedef void step_fn(const struct attend_slab *b, const struct kv_tile *t, uint32_t i);
 
 #define STEP_FN(name, n, wide)                                                                     \
-    static void name(const struct slab *b, const struct kv_tile *t, uint32_t i)                    \
+    static void name(const struct attend_slab *b, const struct kv_tile *t, uint32_t i)             \
     {                                                                                              \
         step(b, t, i, n, wide);                                                                    \
     }
@@ -235,7 +214,7 @@ STEP_FN(step_6_half, 6, false)
 STEP_FN(step_3_half, 3, false)
 STEP_FN(step_1_half, 1, false)
 
-static void attend_tile(const struct slab *b, const struct kv_tile *t, bool wide)
+static void attend_tile(const struct attend_slab *b, const struct kv_tile *t, bool wide)
 {
     step_fn *six = wide ? step_6 : step_6_half, *three = wide ? step_3 : step_3_half;
     step_fn *one = wide ? step_1 : step_1_half;
@@ -249,31 +228,19 @@ static void attend_tile(const struct slab *b, const struct kv_tile *t, bool wide
         one(b, t, i);
 }
 
-static void finish(const struct slab *b)
+void ISA(attend_sum)(const struct attend_slab *b, uint32_t piece)
 {
-    for (uint32_t i = b->from; i < b->to; i++) {
-        size_t row = b->seq->row + b->r0 + i / b->group;
-        float *out = b->job->out + row * b->job->ldo +
-                     (size_t)(b->kv_head * b->group + i % b->group) * b->dim;
-        const float *o = b->s->o + (size_t)(i - b->from) * b->dim;
-        vec inv = v_splat(1 / b->s->l[i - b->from]);
-
-        for (uint32_t d = 0; d < b->dim; d += LANES)
-            v_store(out + d, v_mul(v_load(o + d), inv));
-    }
-}
-
-static void attend_slab(const struct slab *b)
-{
-    uint32_t n = b->to - b->from, end = sees(b, b->to - 1);
+    uint32_t n = b->to - b->from, first = piece * KV_PIECE, end = attend_sees(b, b->to - 1);
     bool wide = b->job->kv->type == K_F32, convert = !wide && n >= 2 * SET;
+    struct attend_sums *s = &b->s->piece;
 
+    end = end < first + KV_PIECE ? end : first + KV_PIECE;
     for (uint32_t i = 0; i < n; i++) {
-        b->s->m[i] = -INFINITY;
-        b->s->l[i] = 0;
+        s->m[i] = -INFINITY;
+        s->l[i] = 0;
     }
-    memset(b->s->o, 0, (size_t)n * b->dim * sizeof *b->s->o);
-    for (uint32_t first = 0; first < end; first += KV_TILE) {
+    memset(s->o, 0, (size_t)n * b->dim * sizeof *s->o);
+    for (; first < end; first += KV_TILE) {
         struct kv_tile t;
 
         tile_in_pool(&t, b, first, end);
@@ -281,24 +248,49 @@ static void attend_slab(const struct slab *b)
             tile_convert(&t, b);
         attend_tile(b, &t, wide || convert);
     }
-    finish(b);
 }
 
-void ISA(attend)(const struct attend_job *job, const struct k_seq *seq, uint32_t kv_head,
-                 uint32_t r0, uint32_t r1, struct attend_scratch *s)
+/* Sums of query i of the piece to those of all before. */
+static void add_query(const struct attend_slab *b, uint32_t i)
 {
-    struct slab b = { .job = job, .seq = seq, .kv_head = kv_head, .r0 = r0, .s = s };
-    uint32_t n;
+    struct attend_sums *all = &b->s->all;
+    const struct attend_sums *x = &b->s->piece;
+    float max = all->m[i] > x->m[i] ? all->m[i] : x->m[i];
+    float by[LANES] = { all->m[i] - max, x->m[i] - max };
+    float *o = all->o + (size_t)i * b->dim;
 
-    b.group = job->heads / job->kv->kv_heads;
-    b.dim = job->kv->head_dim;
-    if (b.dim % 16) {
-        ref_attend(job, seq, kv_head, r0, r1, s);
+    v_store(by, v_exp(v_load(by)));
+    for (uint32_t d = 0; d < b->dim; d += LANES)
+        v_store(o + d, v_fma(v_load(x->o + (size_t)i * b->dim + d), v_splat(by[1]),
+                             v_mul(v_load(o + d), v_splat(by[0]))));
+    all->l[i] = x->l[i] * by[1] + all->l[i] * by[0];
+    all->m[i] = max;
+}
+
+void ISA(attend_add)(const struct attend_slab *b, uint32_t piece)
+{
+    uint32_t n = b->to - b->from;
+    struct attend_sums *all = &b->s->all;
+
+    if (piece == 0) {
+        memcpy(all->o, b->s->piece.o, (size_t)n * b->dim * sizeof *all->o);
+        memcpy(all->m, b->s->piece.m, n * sizeof *all->m);
+        memcpy(all->l, b->s->piece.l, n * sizeof *all->l);
         return;
     }
-    n = (r1 - r0) * b.group;
-    for (; b.from < n; b.from = b.to) {
-        b.to = b.from + K_ATT_QUERIES < n ? b.from + K_ATT_QUERIES : n;
-        attend_slab(&b);
+    for (uint32_t i = 0; i < n; i++)
+        if (attend_sees(b, b->from + i) > piece * KV_PIECE)
+            add_query(b, i);
+}
+
+void ISA(attend_finish)(const struct attend_slab *b)
+{
+    for (uint32_t i = b->from; i < b->to; i++) {
+        float *out = b->job->out + attend_at(b, i, b->job->ldo);
+        const float *o = b->s->all.o + (size_t)(i - b->from) * b->dim;
+        vec inv = v_splat(1 / b->s->all.l[i - b->from]);
+
+        for (uint32_t d = 0; d < b->dim; d += LANES)
+            v_store(out + d, v_mul(v_load(o + d), inv));
     }
 }

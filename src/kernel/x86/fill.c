@@ -3,15 +3,18 @@
 
 void cpu_fill_avx2(struct cpu_impl *f, uint32_t flags)
 {
-    (void)flags;
     avx2_rows_fill(f);
-    f->linear = avx2_linear;
-    f->attend = avx2_attend;
+    f->linear = flags & CPU_AVX_VNNI ? avx2_linear_vnni : avx2_linear;
+    f->attend_sum = avx2_attend_sum;
+    f->attend_add = avx2_attend_add;
+    f->attend_finish = avx2_attend_finish;
 }
 
 void cpu_fill_avx512(struct cpu_impl *f, uint32_t flags)
 {
     avx512_rows_fill(f);
     f->linear = flags & CPU_AVX512_VNNI ? avx512_linear_vnni : avx512_linear;
-    f->attend = avx512_attend;
+    f->attend_sum = avx512_attend_sum;
+    f->attend_add = avx512_attend_add;
+    f->attend_finish = avx512_attend_finish;
 }

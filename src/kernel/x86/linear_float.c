@@ -20,16 +20,14 @@ static void dequant_block(float *out, const struct k_seg *s, uint32_t p, uint32_
 {
     const uint8_t *q = s->q + p * s->q_bytes + (size_t)b * 4 * LANES * s->fmt.bits;
     size_t at = p * s->scale_count + (size_t)b * LANES * (s->fmt.halves ? 2 : 1);
-    bool wide = s->fmt.wide_scale, nibbles = s->fmt.bits == 4;
+    bool wide = s->fmt.wide_scale;
     vec scale = v_load_any(s->scale, at, wide), min = v_zero();
 
     if (s->fmt.has_min)
         min = v_load_any(s->min, p * s->min_count + (size_t)b * LANES, wide);
     for (unsigned step = 0; step < 8; step++) {
-        veci w = i_load(q + 4 * LANES * (nibbles ? step % 4 : step));
+        veci w = packed_code(q, step, s->fmt.bits);
 
-        if (nibbles)
-            w = i_and(step < 4 ? w : i_shr16(w, 4), i_splat8(15));
         if (step == 4 && s->fmt.halves)
             scale = v_load_any(s->scale, at + LANES, wide);
         for (unsigned c = 0; c < 4; c++, out += LANES) {

@@ -9,6 +9,10 @@
 
 #if defined(__AVX512VNNI__)
 #define LINEAR avx512_linear_vnni
+#define VNNI   _mm512_dpbusd_epi32
+#elif defined(__AVXVNNI__)
+#define LINEAR avx2_linear_vnni
+#define VNNI   _mm256_dpbusd_avx_epi32
 #else
 #define LINEAR ISA(linear)
 #endif
@@ -22,10 +26,13 @@
 #endif
 #define FEW 2
 
-/* Codes decide how products are added without VNNI, so that no 16-bit step can overflow:
- * below 16, eight products of 15 * 127 pairs fit int16; below 64, one pair does; all others are
- * multiplied by magnitude, where 128 * 127 * 2 still fits. */
-enum codes { CODES_4, CODES_6, CODES_8 };
+/* Keeps the compiler from adding products as a tree, which takes more registers than there are. */
+#define KEEP(v) __asm__("" : "+v"(v))
+
+/* Bits of a code. They decide how products are added without VNNI, so that no 16-bit step can
+ * overflow: below 16, eight pairs of products 15 * 127 fit int16; below 64, one pair does; all
+ * others are multiplied by magnitude, where 128 * 127 * 2 still fits. */
+enum codes { CODES_4 = 4, CODES_5, CODES_6, CODES_8 = 8 };
 
 /* What a register tile is specialised for. */
 struct shape {
@@ -40,6 +47,7 @@ struct view {
     const uint8_t *q[K_UNIT];
     const char *scale[K_UNIT], *min[K_UNIT];
     size_t q_step, scale_step, min_step;
+    size_t q_next, scale_next, min_next; /* from a block to the same one of the next unit */
 };
 
 /* A block of one panel in the scratch. */
@@ -61,6 +69,9 @@ static void view_packed(struct view *v, const struct k_seg *s, uint32_t p, int n
     v->q_step = 4u * LANES * s->fmt.bits;
     v->scale_step = (s->fmt.halves ? 2 : 1) * LANES * size;
     v->min_step = s->min_count ? LANES * size : 0;
+    v->q_next = n * s->q_bytes;
+    v->scale_next = n * s->scale_count * size;
+    v->min_next = n * s->min_count * size;
 }
 
 static void view_unpacked(struct view *v, const struct block *w, int n)
@@ -71,15 +82,6 @@ static void view_unpacked(struct view *v, const struct block *w, int n)
         v->min[i] = (const char *)w[i].min;
     }
     v->q_step = v->scale_step = v->min_step = (size_t)n * sizeof *w;
-}
-
-ALWAYS_INLINE veci code(const uint8_t *q, int step, bool nibbles)
-{
-    if (!nibbles)
-        return i_load(q + 4 * LANES * step);
-    if (step < 4)
-        return i_and(i_load(q + 4 * LANES * step), i_splat8(15));
-    return i_and(i_shr16(i_load(q + 4 * LANES * (step - 4)), 4), i_splat8(15));
 }
 
 /* All blocks of a unit, the panels of a block side by side. */
@@ -94,8 +96,8 @@ static void unpack(struct block *out, const struct k_seg *s, uint32_t p, int n, 
             const uint8_t *q = v.q[i] + b * v.q_step;
             const char *scale = v.scale[i] + b * v.scale_step;
 
-            for (int j = 0; j < 8; j++)
-                i_store(out->q[j], code(q, j, s->fmt.bits == 4));
+            for (uint32_t j = 0; j < 8; j++)
+                i_store(out->q[j], packed_code(q, j, s->fmt.bits));
             v_store(out->scale[0], v_load_any(scale, 0, wide));
             if (s->fmt.halves)
                 v_store(out->scale[1], v_load_any(scale, LANES, wide));
@@ -114,7 +116,7 @@ ALWAYS_INLINE veci splat4(const int8_t *x)
 
 /* A running dot product of codes (unsigned) and activations, and what it is at the end, with
  * `offset` (-bias times the sum of the activations) added. */
-#if defined(__AVX512VNNI__)
+#if defined(VNNI)
 ALWAYS_INLINE veci dot_start(veci offset)
 {
     return offset;
@@ -122,7 +124,7 @@ ALWAYS_INLINE veci dot_start(veci offset)
 ALWAYS_INLINE veci dot_step(veci dot, veci w, veci x, enum codes codes)
 {
     (void)codes;
-    return _mm512_dpbusd_epi32(dot, w, x);
+    return VNNI(dot, w, x);
 }
 ALWAYS_INLINE veci dot_end(veci dot, veci offset, const struct shape f)
 {
@@ -140,9 +142,12 @@ ALWAYS_INLINE veci dot_step(veci dot, veci w, veci x, enum codes codes)
 {
     const veci one = i_splat16(1);
 
-    if (codes == CODES_4)
-        return i_add16(dot, i_madd8(w, x));
-    if (codes == CODES_6)
+    if (codes == CODES_4) {
+        dot = i_add16(dot, i_madd8(w, x));
+        KEEP(dot);
+        return dot;
+    }
+    if (codes != CODES_8)
         return i_add32(dot, i_madd16(i_madd8(w, x), one));
     w = i_xor(w, i_splat8(128)); /* code - 128; its magnitude may be 128 as an unsigned byte */
     return i_add32(dot, i_madd16(i_madd8(i_abs8(w), i_sign8(x, w)), one));
@@ -156,28 +161,32 @@ ALWAYS_INLINE veci dot_end(veci dot, veci offset, const struct shape f)
 }
 #endif
 
-/* Steps [from, to) of one block. */
+/* Steps [from, to) of one block. A nibble's byte serves two steps, which follow each other so that
+ * it is loaded once. */
 ALWAYS_INLINE void dots(veci dot[K_UNIT][TILE], const struct view *v, const int8_t *x,
-                        uint32_t cols, int from, int to, const struct shape f)
+                        uint32_t cols, uint32_t from, uint32_t to, const struct shape f)
 {
+    bool pairs = f.packed && f.codes != CODES_8 && !f.halves;
+
 #pragma GCC unroll 8
-    for (int step = from; step < to; step++) {
+    for (uint32_t i = from; i < to; i++) {
+        uint32_t step = pairs ? i % 2 * 4 + i / 2 : i;
         veci c[K_UNIT];
 
-        for (int i = 0; i < f.panels; i++)
-            c[i] = code(v->q[i], step, f.packed && f.codes == CODES_4);
+        for (int p = 0; p < f.panels; p++)
+            c[p] = packed_code(v->q[p], step, f.packed ? f.codes : 8);
         for (int j = 0; j < f.rows; j++) {
             veci xs = splat4(x + (size_t)j * cols + 4 * step);
 
-            for (int i = 0; i < f.panels; i++)
-                dot[i][j] = dot_step(dot[i][j], c[i], xs, f.codes);
+            for (int p = 0; p < f.panels; p++)
+                dot[p][j] = dot_step(dot[p][j], c[p], xs, f.codes);
         }
     }
 }
 
 /* acc += scale * dot * activation scale */
 ALWAYS_INLINE void add_dots(vec acc[K_UNIT][TILE], veci dot[K_UNIT][TILE], const veci *offset,
-                            const struct view *v, const float *d, uint32_t blocks, int half,
+                            const struct view *v, const float *d, uint32_t blocks, uint32_t half,
                             const struct shape f)
 {
     vec scale[K_UNIT];
@@ -206,19 +215,17 @@ ALWAYS_INLINE void add_mins(vec acc[K_UNIT][TILE], const struct view *v, const f
     }
 }
 
-/* Sum of the 16 activations of a half: that of the whole block is kept, this one is not. */
-ALWAYS_INLINE int32_t half_sum(const int8_t *x)
+/* Sum of the activations of a half, or of the whole block. */
+ALWAYS_INLINE int32_t sum_of(const int32_t isum[2], uint32_t half, const struct shape f)
 {
-    int32_t sum = 0;
-
-    for (int c = 0; c < 16; c++)
-        sum += x[c];
-    return sum;
+    if (f.halves)
+        return half ? isum[1] - isum[0] : isum[0];
+    return isum[1];
 }
 
 /* One block (or half of it) of all rows of the tile. */
 ALWAYS_INLINE void add_block(vec acc[K_UNIT][TILE], const struct view *v, const struct k_act *a,
-                             const int8_t *x, size_t at, uint32_t cols, int half, int bias,
+                             const int8_t *x, size_t at, uint32_t cols, uint32_t half, int bias,
                              const struct shape f)
 {
     uint32_t blocks = cols / K_BLOCK;
@@ -226,15 +233,27 @@ ALWAYS_INLINE void add_block(vec acc[K_UNIT][TILE], const struct view *v, const 
 
     for (int j = 0; j < f.rows; j++) {
         offset[j] = i_zero();
-        if (f.halves)
-            offset[j] = i_splat32(-bias * half_sum(x + (size_t)j * cols + 16 * half));
-        else if (!f.has_min)
-            offset[j] = i_splat32(-bias * a->isum[at + (size_t)j * blocks]);
+        if (!f.has_min)
+            offset[j] = i_splat32(-bias * sum_of(a->isum + 2 * (at + (size_t)j * blocks), half, f));
         for (int i = 0; i < f.panels; i++)
             dot[i][j] = dot_start(offset[j]);
     }
     dots(dot, v, x, cols, 4 * half, f.halves ? 4 * half + 4 : 8, f);
     add_dots(acc, dot, offset, v, a->scale + at, blocks, half, f);
+}
+
+/* Asks for the same block of the next unit. A panel is too short for the CPU to see a stream in it;
+ * past the last one this asks for memory that may not be there, which does no harm. */
+ALWAYS_INLINE void fetch_next(const struct view *v, const struct shape f)
+{
+    for (int i = 0; i < f.panels; i++) {
+        for (size_t at = 0; at < 4u * LANES * f.codes; at += 64)
+            __builtin_prefetch(v->q[i] + v->q_next + at);
+        for (size_t at = 0; at < (f.halves ? 2u : 1u) * LANES * (f.wide ? 4 : 2); at += 64)
+            __builtin_prefetch(v->scale[i] + v->scale_next + at);
+        if (f.has_min)
+            __builtin_prefetch(v->min[i] + v->min_next);
+    }
 }
 
 /* Panels p.. times rows r.. */
@@ -256,6 +275,8 @@ ALWAYS_INLINE void tile(const struct linear_job *job, const struct k_seg *s, str
             add_block(acc, &v, a, x, at, cols, 1, s->fmt.bias, f);
         if (f.has_min)
             add_mins(acc, &v, a->fsum + at, blocks, f);
+        if (f.packed)
+            fetch_next(&v, f);
         for (int i = 0; i < f.panels; i++) {
             v.q[i] += v.q_step;
             v.scale[i] += v.scale_step;
@@ -321,9 +342,9 @@ UNIT_FN(many_8, tiles, .codes = CODES_8, .wide = true)
 UNIT_FN(few_4, few_tiles, .codes = CODES_4, .packed = true)
 UNIT_FN(few_4_min, few_tiles, .codes = CODES_4, .packed = true, .has_min = true)
 UNIT_FN(few_4_min_wide, few_tiles, .codes = CODES_4, .packed = true, .has_min = true, .wide = true)
-UNIT_FN(few_6, few_tiles, .codes = CODES_6, .packed = true)
-UNIT_FN(few_6_min, few_tiles, .codes = CODES_6, .packed = true, .has_min = true)
-UNIT_FN(few_6_min_wide, few_tiles, .codes = CODES_6, .packed = true, .has_min = true, .wide = true)
+UNIT_FN(few_5, few_tiles, .codes = CODES_5, .packed = true)
+UNIT_FN(few_5_min, few_tiles, .codes = CODES_5, .packed = true, .has_min = true)
+UNIT_FN(few_5_min_wide, few_tiles, .codes = CODES_5, .packed = true, .has_min = true, .wide = true)
 UNIT_FN(few_6_halves, few_tiles, .codes = CODES_6, .packed = true, .halves = true, .wide = true)
 UNIT_FN(few_8, few_tiles, .codes = CODES_8, .packed = true)
 
@@ -332,10 +353,10 @@ static unit_fn *const unit_fns[K_TYPES][2] = {
     [K_Q8_0] = { many_8, few_8 },
     [K_Q4_0] = { many_4, few_4 },
     [K_Q4_1] = { many_4_min, few_4_min },
-    [K_Q5_0] = { many_6, few_6 },
-    [K_Q5_1] = { many_6_min, few_6_min },
+    [K_Q5_0] = { many_6, few_5 },
+    [K_Q5_1] = { many_6_min, few_5_min },
     [K_Q4_K] = { many_4_min, few_4_min_wide },
-    [K_Q5_K] = { many_6_min, few_6_min_wide },
+    [K_Q5_K] = { many_6_min, few_5_min_wide },
     [K_Q6_K] = { many_6_halves, few_6_halves },
 };
 

@@ -1,5 +1,4 @@
 /* Operations on single rows. */
-#include "kernel/ref/ref.h"
 #include "kernel/x86/vec.h"
 
 #include <math.h>
@@ -9,7 +8,7 @@ static void quant_row(int8_t *q, float *scale, int32_t *isum, float *fsum, const
 {
     for (uint32_t b = 0; b < cols / K_BLOCK; b++, x += K_BLOCK, q += K_BLOCK) {
         vec v[K_BLOCK / LANES], top = v_zero(), inv;
-        veci sum = i_zero();
+        veci sum[2] = { i_zero(), i_zero() };
         float max;
 
         for (int i = 0; i < K_BLOCK / LANES; i++) {
@@ -23,10 +22,11 @@ static void quant_row(int8_t *q, float *scale, int32_t *isum, float *fsum, const
             veci n = i32_from_v(v_mul(v[i], inv));
 
             i_store_low8(q + i * LANES, n);
-            sum = i_add32(sum, n);
+            sum[i * LANES / 16] = i_add32(sum[i * LANES / 16], n);
         }
-        isum[b] = i_sum32(sum);
-        fsum[b] = scale[b] * (float)isum[b];
+        isum[2 * b] = i_sum32(sum[0]);
+        isum[2 * b + 1] = i_sum32(i_add32(sum[0], sum[1]));
+        fsum[b] = scale[b] * (float)isum[2 * b + 1];
     }
 }
 
@@ -130,10 +130,6 @@ static void put_key(const struct k_kv *kv, void *k, uint32_t lane, const float *
 static void kv_put(const struct k_kv *kv, void *k, void *v, uint32_t lane, uint32_t n,
                    const float *key, const float *value, size_t ld)
 {
-    if (kv->head_dim % 16) {
-        ref_kv_put(kv, k, v, lane, n, key, value, ld);
-        return;
-    }
     for (uint32_t t = 0; t < n; t++, key += ld, value += ld) {
         put_key(kv, k, lane + t, key);
         put_row(kv, v, (size_t)t * kv->head_dim, value, kv->head_dim);

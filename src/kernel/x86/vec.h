@@ -176,6 +176,14 @@ ALWAYS_INLINE veci i_add16(veci a, veci b)
 {
     return _mm512_add_epi16(a, b);
 }
+ALWAYS_INLINE veci i_or(veci a, veci b)
+{
+    return _mm512_or_si512(a, b);
+}
+ALWAYS_INLINE veci i_shl16(veci a, unsigned n)
+{
+    return _mm512_slli_epi16(a, n);
+}
 ALWAYS_INLINE veci i_shr16(veci a, unsigned n)
 {
     return _mm512_srli_epi16(a, n);
@@ -395,6 +403,14 @@ ALWAYS_INLINE veci i_add16(veci a, veci b)
 {
     return _mm256_add_epi16(a, b);
 }
+ALWAYS_INLINE veci i_or(veci a, veci b)
+{
+    return _mm256_or_si256(a, b);
+}
+ALWAYS_INLINE veci i_shl16(veci a, unsigned n)
+{
+    return _mm256_slli_epi16(a, (int)n);
+}
 ALWAYS_INLINE veci i_shr16(veci a, unsigned n)
 {
     return _mm256_srli_epi16(a, (int)n);
@@ -466,6 +482,23 @@ ALWAYS_INLINE vec v_exp(vec x)
 ALWAYS_INLINE vec v_load_any(const void *p, size_t i, bool wide)
 {
     return wide ? v_load((const float *)p + i) : v_load_half((const uint16_t *)p + i);
+}
+
+/* Codes of a step (of a block packed with so many bits a code), one a byte. */
+ALWAYS_INLINE veci packed_code(const uint8_t *q, uint32_t step, const uint32_t bits)
+{
+    uint32_t at = extra_shift(bits, step);
+    veci low, extra;
+
+    if (bits == 8)
+        return i_load(q + 4 * LANES * step);
+    low = i_load(q + 4 * LANES * (step % 4));
+    low = i_and(step < 4 ? low : i_shr16(low, 4), i_splat8(15));
+    if (bits == 4)
+        return low;
+    extra = i_load(q + 4 * LANES * (4 + extra_plane(bits, step)));
+    extra = at < 4 ? i_shl16(extra, 4 - at) : i_shr16(extra, at - 4);
+    return i_or(low, i_and(extra, i_splat8(bits == 6 ? 0x30 : 0x10)));
 }
 
 /* Sums acc of 8 or 16 rows to outputs of row r; the last panel may be cut. */

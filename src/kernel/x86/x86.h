@@ -7,8 +7,9 @@
 
 #define X86_DECLARE(isa)                                                                           \
     void isa##_rows_fill(struct cpu_impl *f);                                                      \
-    void isa##_attend(const struct attend_job *job, const struct k_seq *seq, uint32_t kv_head,     \
-                      uint32_t r0, uint32_t r1, struct attend_scratch *s);                         \
+    void isa##_attend_sum(const struct attend_slab *b, uint32_t piece);                            \
+    void isa##_attend_add(const struct attend_slab *b, uint32_t piece);                            \
+    void isa##_attend_finish(const struct attend_slab *b);                                         \
     void isa##_linear_float(const struct linear_job *job, const struct k_seg *seg, uint32_t p0,    \
                             uint32_t p1, uint32_t r0, uint32_t r1, void *scratch);                 \
     void isa##_linear(const struct linear_job *job, const struct k_seg *seg, uint32_t p0,          \
@@ -16,6 +17,8 @@
 X86_DECLARE(avx2)
 X86_DECLARE(avx512)
 
+void avx2_linear_vnni(const struct linear_job *job, const struct k_seg *seg, uint32_t p0,
+                      uint32_t p1, uint32_t r0, uint32_t r1, void *scratch);
 void avx512_linear_vnni(const struct linear_job *job, const struct k_seg *seg, uint32_t p0,
                         uint32_t p1, uint32_t r0, uint32_t r1, void *scratch);
 
