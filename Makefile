@@ -33,13 +33,16 @@ test: ## build and run all tests: unit, sanitizers, layers, format, end to end
 	@scripts/test
 
 bench: build ## measure kernels, engine and KV transfer; each prints a bound from the same run
+	@ninja -C $(BUILD) -j $(JOBS) bench/bench_compute bench/bench_kv
+	@$(if $(MODEL),,scripts/deps model)
 	@scripts/bench
 
 format: ## lay out the C files as .clang-format says
 	@scripts/format
 
 install: build ## install sluice under PREFIX (default /usr/local)
-	@meson configure $(BUILD) --prefix $(PREFIX)
+	@meson setup --reconfigure $(BUILD) --prefix $(abspath $(PREFIX)) >/dev/null
+	@ninja -C $(BUILD) -j $(JOBS) sluice
 	@meson install -C $(BUILD) --no-rebuild --tags runtime
 
 clean: ## remove the build folders (the model stays in its cache)

@@ -26,8 +26,9 @@ int map_open(struct map *m, const char *path, struct err *e)
     if (sb.st_size > 0) {
         p = mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED) {
-            int st = err_set(e, errno == ENOMEM ? ERR_NOMEM : ERR_IO, "%s: cannot map %lld bytes: %s",
-                             path, (long long)sb.st_size, strerror(errno));
+            int st = err_set(e, errno == ENOMEM ? ERR_NOMEM : ERR_IO,
+                             "%s: cannot map %lld bytes: %s", path, (long long)sb.st_size,
+                             strerror(errno));
             close(fd);
             return st;
         }

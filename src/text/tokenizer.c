@@ -67,6 +67,15 @@ void tokenizer_seal(struct tokenizer *t)
         t->bos = special_id(t, SPECIAL_BOS);
     if (t->eos < 0)
         t->eos = special_id(t, SPECIAL_EOS);
+    for (uint32_t i = 0; i < t->vocab.n; i++)
+        if (t->vocab.entry[i].bytes_len > t->longest)
+            t->longest = t->vocab.entry[i].bytes_len;
+}
+
+/* Composing takes three bytes or fewer for each one that it leaves. */
+size_t tokenizer_text_limit(const struct tokenizer *t, size_t n)
+{
+    return n * t->longest * (t->normal == NORMAL_NONE ? 1 : 3);
 }
 
 uint32_t tokenizer_vocab(const struct tokenizer *t)

@@ -59,6 +59,10 @@ enum {
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, unsigned flags,
                      int32_t **ids, size_t *n);
 
+/* The longest text that can give no more than n tokens, in bytes: longer ones need not be encoded to know
+ * that they give more. (Not counted: bytes for which the vocabulary has no token.) */
+size_t tokenizer_text_limit(const struct tokenizer *t, size_t n);
+
 /* The bytes of one token: borrowed, not terminated. Length 0 for an id that has none or is out of
  * range. Special tokens give their text. */
 const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *len);

@@ -25,6 +25,7 @@ struct tokenizer {
     enum normal_form normal;
     struct ids prefix, suffix; /* what TOK_ADD_SPECIAL puts around a text */
     int32_t bos, eos;
+    size_t longest;           /* bytes of the longest token */
     char *special[SPECIAL_N]; /* owned, NULL: not set */
     char *chat_template;      /* owned or NULL */
 };

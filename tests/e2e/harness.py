@@ -21,19 +21,22 @@ import client
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 START_TIMEOUT, STOP_TIMEOUT, IDLE_TIMEOUT = 60, 15, 15
 MODEL_NAME = "model"
+TINY = os.path.join(ROOT, "tests", "data", "golden", "models", "llama_tiny")
 
 
 class Config:
     """Where things are; set once by configure()."""
     build = os.path.join(ROOT, "build")
     sluice = model = logs = None
+    tiny = False       # the model is the tiny one of tests/data: fast, and makes no sense
     sanitized = False
-    slow = 1.0  # waits are this much longer under a sanitizer
+    slow = 1.0         # waits are this much longer under a sanitizer
 
 
 def add_arguments(parser):
     parser.add_argument("--build", default=Config.build, help="the build folder (default: build)")
-    parser.add_argument("--model", default=os.environ.get("SLUICE_MODEL"), help="default: the demo model")
+    parser.add_argument("--model", default=os.environ.get("SLUICE_MODEL"),
+                        help="default: the demo model; under a sanitizer the tiny one of tests/data")
     parser.add_argument("--logs", help="where servers' output goes (default: BUILD/test-logs/e2e)")
 
 
@@ -42,14 +45,18 @@ def configure(args):
     Config.sluice = os.path.join(Config.build, "sluice")
     if not os.access(Config.sluice, os.X_OK):
         sys.exit(f"{Config.sluice} is missing: build it first (make)")
-    Config.model = args.model or subprocess.run(
-        [os.path.join(ROOT, "scripts", "model"), "--path"], stdout=subprocess.PIPE, text=True,
-        check=True).stdout.strip()
-    Config.logs = os.path.abspath(args.logs or os.path.join(Config.build, "test-logs", "e2e"))
-    os.makedirs(Config.logs, exist_ok=True)
     with open(Config.sluice, "rb") as f:
         Config.sanitized = b"__asan_init" in f.read()
-    Config.slow = 4.0 if Config.sanitized else 1.0
+    Config.slow = 3.0 if Config.sanitized else 1.0
+    Config.tiny = Config.sanitized and not args.model
+    Config.model = args.model or (TINY if Config.tiny else demo_model())
+    Config.logs = os.path.abspath(args.logs or os.path.join(Config.build, "test-logs", "e2e"))
+    os.makedirs(Config.logs, exist_ok=True)
+
+
+def demo_model():
+    return subprocess.run([os.path.join(ROOT, "scripts", "model"), "--path"], stdout=subprocess.PIPE,
+                          text=True, check=True).stdout.strip()
 
 
 def free_ports(n):

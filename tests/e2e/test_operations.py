@@ -92,6 +92,10 @@ def count_tokens(events):
     return sum(len(c["token_ids"] or []) for e in events for c in e["choices"])
 
 
+# Tokens take their time, so that a signal comes between two of them.
+SLOW = ["--step-delay", 0.005]
+
+
 class Stopping(E2E):
     def stream(self, server, n):
         """Starts a stream and reads five events of it: the stream, what was read, the rest."""
@@ -101,7 +105,7 @@ class Stopping(E2E):
 
     def test_drain(self):
         """SIGTERM with --shutdown-timeout: the answer is finished, new requests are turned away."""
-        server = harness.serve("plain", ["--shutdown-timeout", 20])
+        server = harness.serve("plain", ["--shutdown-timeout", 20, *SLOW])
         server.start().wait_ready()
         stream, read, events = self.stream(server, 150)
         server.signal(signal.SIGTERM)
@@ -117,7 +121,7 @@ class Stopping(E2E):
 
     def test_no_time_to_drain(self):
         """Past the timeout (default 0) the stream ends with an error event, not as if it were whole."""
-        server = harness.serve("plain")
+        server = harness.serve("plain", SLOW)
         server.start().wait_ready()
         stream, _, events = self.stream(server, 2000)
         server.signal(signal.SIGTERM)
@@ -128,7 +132,7 @@ class Stopping(E2E):
         server.stop()
 
     def test_second_signal(self):
-        server = harness.serve("plain", ["--shutdown-timeout", 60])
+        server = harness.serve("plain", ["--shutdown-timeout", 60, *SLOW])
         server.start().wait_ready()
         self.stream(server, 2000)
         server.signal(signal.SIGTERM)
@@ -149,7 +153,7 @@ class Stopping(E2E):
 
     def test_d_drains(self):
         """D asked to stop while it streams what P prefilled: the client gets all of it."""
-        fleet = harness.deployment(d_args=["--shutdown-timeout", 20])
+        fleet = harness.deployment(d_args=["--shutdown-timeout", 20, *SLOW])
         try:
             stream, read, events = self.stream(fleet.proxy, 100)
             fleet.d.signal(signal.SIGTERM)
@@ -248,7 +252,7 @@ class Stuck(E2E):
             fleet.d.signal(signal.SIGSTOP)
             def ask(i):
                 try:
-                    return client.complete(fleet.proxy.port, [100 + i] * 20, 3, timeout=10).status
+                    return client.complete(fleet.proxy.port, [100 + i] * 20, 3, timeout=4).status
                 except OSError:
                     return 0
             with ThreadPoolExecutor(4) as clients:

@@ -12,7 +12,7 @@ SLACK = 4 << 20  # bytes that a process may still grow by in the second half
 POOL = ["--max-model-len", 256, "--num-gpu-blocks-override", 96, "--block-size", 16]
 
 
-class SoakCase(E2E):
+class Soak(E2E):
     @classmethod
     def setUpFleet(cls):
         fleet = harness.deployment(n_decode=2, p_size=POOL, d_size=POOL)
@@ -51,27 +51,20 @@ class SoakCase(E2E):
         self.burst(n // 2, n - n // 2, concurrency)
         self.fleet.wait_idle()
         for name, (resident, files) in self.measure().items():
-            self.assertLessEqual(resident, before[name][0] + SLACK, f"{name}: memory grew")
-            self.assertLessEqual(files, before[name][1] + 2, f"{name}: open files grew")
+            if not harness.Config.sanitized:  # which keeps freed memory; leaks show at the end
+                self.assertLessEqual(resident, before[name][0] + SLACK, f"{name}: memory grew")
+            # Idle connections come and go; a leak would be one a request.
+            self.assertLessEqual(files, before[name][1] + concurrency, f"{name}: open files grew")
         for s in self.fleet.instances():
             m = s.metrics()
             self.assertEqual(m.get("vllm:request_success_total", finished_reason="error"), 0, s.name)
             self.assertEqual(m.get("vllm:request_success_total", finished_reason="abort"), 0, s.name)
 
-
-class Soak(SoakCase):
     def test_1_concurrency_8(self):
         self.soak(2000, 8)
 
     def test_2_concurrency_16(self):
         self.soak(2000, 16)
-
-
-class ShortSoak(SoakCase):
-    """The same, short enough for a sanitizer."""
-
-    def test_concurrency_8(self):
-        self.soak(300, 8)
 
 
 if __name__ == "__main__":

@@ -320,6 +320,8 @@ static void errors_have_one_shape(void **state)
     oai_put_error_event(&b, &e);
     assert_string_equal(buf_str(&b), "data: {\"error\":{\"message\":\"cut ??\",\"type\":"
                                      "\"InternalServerError\",\"param\":null,\"code\":500}}\n\n");
+    oai_fail(&e, 404, oai_error_type(404), NULL, "%s", "a surrogate \xed\xa0\x80, \xc3\xa9");
+    assert_string_equal(e.message, "a surrogate ???, \xc3\xa9");
     buf_finish(&b);
 }
 
