@@ -31,6 +31,7 @@ static void job_free(struct pd_job *j)
 {
     relay_finish(&j->relay);
     free(j->answer);
+    free(j->authorization);
     loop_timer_destroy(j->retry);
     free(j);
 }
@@ -61,7 +62,7 @@ static void let_go_of_kv(struct pd_job *j, bool succeeded)
         return;
     j->prefiller = NULL;
     if (!succeeded && j->prefilled.kv_params.p)
-        upstream_release(j->p, m, j->prefilled.kv_params);
+        upstream_release(j->p, m, j->prefilled.kv_params, j->authorization);
     members_unhold(m, j->kv_taken ? 0 : j->score);
 }
 
@@ -140,10 +141,15 @@ struct pd_job *pd_job_create(struct proxy *p, struct http_req *r, const struct l
                              void (*on_retry)(void *job))
 {
     struct pd_job *j = calloc(1, sizeof *j);
+    const char *authorization = http_header(r, "authorization");
 
     if (!j)
         return NULL;
-    if (loop_timer_create(&j->retry, p->loop, on_retry, j) < 0) {
+    if (authorization)
+        j->authorization = strdup(authorization);
+    if ((authorization && !j->authorization) ||
+        loop_timer_create(&j->retry, p->loop, on_retry, j) < 0) {
+        free(j->authorization);
         free(j);
         return NULL;
     }

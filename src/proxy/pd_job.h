@@ -33,6 +33,7 @@ struct pd_job {
     enum member_role leg;
     struct legs_request in;
     char id[JOB_MAX_ID + 40]; /* X-Request-Id of both legs */
+    char *authorization;      /* the client's: a release comes after it may have left; NULL: none */
     double start, leg_start;
     double score;
     struct member *member; /* of the running leg; charged with the score */

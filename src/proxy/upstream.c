@@ -246,6 +246,11 @@ static void on_released(void *arg, enum http_fail fail, bool reused, bool got_by
     else if (fail != HTTP_OK && fail != HTTP_CANCELED)
         log_warning("prefill instance %s was not told to release a lease: %s", rel->prefiller->name,
                     http_fail_text(fail));
+    else if (fail == HTTP_OK && rel->status >= 400)
+        log_warning(
+            "prefill instance %s did not release a lease: it answered %d; the lease ends when "
+            "it expires",
+            rel->prefiller->name, rel->status);
     if (rel->prev)
         rel->prev->next = rel->next;
     else
@@ -256,15 +261,17 @@ static void on_released(void *arg, enum http_fail fail, bool reused, bool got_by
     free(rel);
 }
 
-static int send_release(struct upstream_release *rel, struct splice_text kv_params)
+static int send_release(struct upstream_release *rel, struct splice_text kv_params,
+                        const char *authorization)
 {
-    static const struct http_header_kv json = { "Content-Type", "application/json" };
+    const struct http_header_kv headers[] = { { "Content-Type", "application/json" },
+                                              { "Authorization", authorization } };
     struct http_call_options o = { .host = rel->prefiller->host,
                                    .port = rel->prefiller->port,
                                    .method = "POST",
                                    .path = RELEASE_PATH,
-                                   .headers = &json,
-                                   .n_headers = 1,
+                                   .headers = headers,
+                                   .n_headers = authorization ? 2 : 1,
                                    .first_byte_timeout = RELEASE_SECONDS,
                                    .idle_timeout = RELEASE_SECONDS,
                                    .on_head = on_release_head,
@@ -285,7 +292,8 @@ static int send_release(struct upstream_release *rel, struct splice_text kv_para
     return st;
 }
 
-void upstream_release(struct proxy *p, struct member *prefiller, struct splice_text kv_params)
+void upstream_release(struct proxy *p, struct member *prefiller, struct splice_text kv_params,
+                      const char *authorization)
 {
     struct upstream_release *rel;
 
@@ -296,7 +304,7 @@ void upstream_release(struct proxy *p, struct member *prefiller, struct splice_t
         rel->proxy = p;
         rel->prefiller = prefiller;
     }
-    if (!rel || send_release(rel, kv_params) < 0) {
+    if (!rel || send_release(rel, kv_params, authorization) < 0) {
         log_warning("prefill instance %s was not told to release a lease: out of memory",
                     prefiller->name);
         free(rel);

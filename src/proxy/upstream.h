@@ -51,7 +51,9 @@ int upstream_ask(struct proxy *p, struct http_req *r, struct member *const *to, 
 void upstream_cancel_all(struct proxy *p);
 
 /* Tells P that nobody will pull what kv_params describe: POST /v1/kv/release. Nobody waits for it;
- * the lease's expiry is the net below. An instance that does not know the path is not asked again. */
-void upstream_release(struct proxy *p, struct member *prefiller, struct splice_text kv_params);
+ * the lease's expiry is the net below. An instance that does not know the path is not asked again.
+ * authorization: the client's header, NULL if it sent none. */
+void upstream_release(struct proxy *p, struct member *prefiller, struct splice_text kv_params,
+                      const char *authorization);
 
 #endif

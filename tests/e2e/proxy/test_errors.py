@@ -24,6 +24,16 @@ def decode_refusal_passes_as_it_is():
 
 
 @test
+def a_release_carries_the_clients_key():
+    p = Stub()
+    d = Stub(lambda s, r, c: reply(c, 400, REFUSAL))
+    with Proxy([p], [d]) as px:
+        px.post(BOTH[0], headers={"Authorization": "Bearer k"})
+        wait(lambda: len(p.released) == 1)
+        equal(p.released[0].headers["authorization"], "Bearer k")
+
+
+@test
 def prefill_refusal_passes_as_it_is():
     p = Stub(lambda s, r, c: reply(c, 429, REFUSAL, headers="Retry-After: 9\r\n"))
     d = Stub()
