@@ -41,12 +41,13 @@ int link_create(struct link **out, const char *host, const struct link_events *e
     if (!l)
         return err_set(e, ERR_NOMEM, "out of memory");
     l->ev = *ev;
-    if ((st = link_resolve(&l->address, host, 0, e)) < 0 ||
+    if ((st = link_resolve(&l->address, host, 0, true, e)) < 0 ||
         (st = link_context_create(&l->context, &l->address, e)) < 0 ||
         (st = make_worker(l, e)) < 0) {
         link_destroy(l);
         return st;
     }
+    link_address_host(l->host, &l->address);
     *out = l;
     return 0;
 }
@@ -79,6 +80,11 @@ int link_listen(struct link *l, uint16_t port, struct err *e)
         a.any = attr.sockaddr;
     l->port = link_address_port(&a);
     return 0;
+}
+
+const char *link_host(const struct link *l)
+{
+    return l->host;
 }
 
 uint16_t link_port(const struct link *l)

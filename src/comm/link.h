@@ -48,8 +48,11 @@ void link_destroy(struct link *l);
 /* Accepts connections at the host address given to link_create. port 0: any free one. */
 int link_listen(struct link *l, uint16_t port, struct err *e);
 uint16_t link_port(const struct link *l); /* 0 while not listening */
+/* The numeric address that link_create's host stands for. Borrowed. */
+const char *link_host(const struct link *l);
 
-/* Starts to connect; messages may be sent at once. A failure comes as on_closed. */
+/* Starts to connect; messages may be sent at once. A failure comes as on_closed. host is a numeric
+ * address (else ERR_NOTFOUND): a resolver's answer is nothing that this thread may wait for. */
 int link_connect(struct link_peer **out, struct link *l, const char *host, uint16_t port,
                  struct err *e);
 /* on_closed follows in the next link_progress with this cause. Messages not yet gone are dropped. */

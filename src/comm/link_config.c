@@ -43,17 +43,22 @@ int link_status(ucs_status_t st)
     }
 }
 
-int link_resolve(union link_address *out, const char *host, uint16_t port, struct err *e)
+int link_resolve(union link_address *out, const char *host, uint16_t port, bool names,
+                 struct err *e)
 {
     struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC };
     struct addrinfo *list = NULL, *pick;
     char service[8];
     int rc;
 
+    if (!names)
+        hints.ai_flags = AI_NUMERICHOST;
     snprintf(service, sizeof service, "%u", port);
     rc = getaddrinfo(host, service, &hints, &list);
     if (rc != 0)
-        return err_set(e, ERR_NOTFOUND, "cannot resolve '%s': %s", host, gai_strerror(rc));
+        return err_set(e, ERR_NOTFOUND,
+                       names ? "cannot resolve '%s': %s" : "'%s' is no numeric address (%s)", host,
+                       gai_strerror(rc));
     for (pick = list; pick && pick->ai_family != AF_INET; pick = pick->ai_next)
         ;
     if (!pick)
@@ -74,17 +79,24 @@ socklen_t link_address_len(const union link_address *a)
     return a->sa.sa_family == AF_INET6 ? sizeof a->in6 : sizeof a->in;
 }
 
+void link_address_host(char out[INET6_ADDRSTRLEN], const union link_address *a)
+{
+    const void *part = a->sa.sa_family == AF_INET6 ? (const void *)&a->in6.sin6_addr
+                                                   : (const void *)&a->in.sin_addr;
+
+    if (!inet_ntop(a->sa.sa_family, part, out, INET6_ADDRSTRLEN))
+        out[0] = '\0';
+}
+
 void link_address_name(char out[LINK_NAME_MAX], const union link_address *a)
 {
-    char host[INET6_ADDRSTRLEN] = "?";
+    char host[INET6_ADDRSTRLEN];
 
-    if (a->sa.sa_family == AF_INET6) {
-        inet_ntop(AF_INET6, &a->in6.sin6_addr, host, sizeof host);
+    link_address_host(host, a);
+    if (a->sa.sa_family == AF_INET6)
         snprintf(out, LINK_NAME_MAX, "[%s]:%u", host, link_address_port(a));
-    } else {
-        inet_ntop(AF_INET, &a->in.sin_addr, host, sizeof host);
+    else
         snprintf(out, LINK_NAME_MAX, "%s:%u", host, link_address_port(a));
-    }
 }
 
 static bool same_host_part(const union link_address *a, const struct sockaddr *b)

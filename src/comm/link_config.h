@@ -3,6 +3,7 @@
 #define SLUICE_COMM_LINK_CONFIG_H
 
 #include <netinet/in.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <ucp/api/ucp.h>
@@ -18,8 +19,11 @@ union link_address {
 
 #define LINK_NAME_MAX 80 /* "[address]:port" */
 
-/* A numeric address or a name; the first IPv4 answer, else the first. ERR_NOTFOUND with a sentence. */
-int link_resolve(union link_address *out, const char *host, uint16_t port, struct err *e);
+/* A numeric address, or also a name where `names` is true (which may block as long as the resolver
+ * does); the first IPv4 answer, else the first. ERR_NOTFOUND with a sentence. */
+int link_resolve(union link_address *out, const char *host, uint16_t port, bool names,
+                 struct err *e);
+void link_address_host(char out[INET6_ADDRSTRLEN], const union link_address *a);
 void link_address_name(char out[LINK_NAME_MAX], const union link_address *a);
 uint16_t link_address_port(const union link_address *a);
 socklen_t link_address_len(const union link_address *a);

@@ -28,6 +28,7 @@ struct link_peer {
 struct link {
     struct link_events ev;
     union link_address address;
+    char host[INET6_ADDRSTRLEN]; /* the same as text */
     ucp_context_h context;
     ucp_worker_h worker;
     ucp_listener_h listener;

@@ -213,7 +213,7 @@ int link_connect(struct link_peer **out, struct link *l, const char *host, uint1
 
     if (l->n_peers >= LINK_PEERS_MAX)
         return err_set(e, ERR_LIMIT, "already %u connections", l->n_peers);
-    if ((st = link_resolve(&a, host, port, e)) < 0)
+    if ((st = link_resolve(&a, host, port, false, e)) < 0)
         return st;
     params.sockaddr.addr = &a.sa;
     params.sockaddr.addrlen = link_address_len(&a);

@@ -57,10 +57,14 @@ static int open_transfer(struct engine *e, struct err *err)
         .layout = e->layout,
         .pool = e->pool,
     };
+    int st;
 
     if (!e->kv.produce && !e->kv.consume)
         return 0;
-    return transfer_create(&e->transfer, &o, engine_remote_event, e, err);
+    st = transfer_create(&e->transfer, &o, engine_remote_event, e, err);
+    if (st == 0) /* what is announced is numeric: nobody has to resolve it while KV moves */
+        snprintf(e->kv_host, sizeof e->kv_host, "%s", transfer_host(e->transfer));
+    return st;
 }
 
 static int open_worker(struct engine *e, struct err *err)

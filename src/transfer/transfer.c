@@ -325,6 +325,11 @@ void transfer_destroy(struct transfer *t)
     free(t);
 }
 
+const char *transfer_host(const struct transfer *t)
+{
+    return link_host(t->link);
+}
+
 uint16_t transfer_port(const struct transfer *t)
 {
     return link_port(t->link);

@@ -85,6 +85,8 @@ int transfer_create(struct transfer **out, const struct transfer_options *opt,
 /* Ends all leases (LEASE_SHUTDOWN) and pulls (ERR_CANCELED), joins the comm thread. NULL is fine. */
 void transfer_destroy(struct transfer *t);
 uint16_t transfer_port(const struct transfer *t);
+/* The numeric address that options.host stands for: what peers are told. Borrowed. */
+const char *transfer_host(const struct transfer *t);
 
 /* Producer: the blocks (in order of position, holding n_tokens tokens) may be read by whoever names
  * transfer_id, until the lease ends. blocks is copied. ERR_EXISTS, ERR_LIMIT, ERR_NOMEM. */

@@ -206,6 +206,22 @@ static void bad_addresses(void **state)
     finish_both();
 }
 
+/* A name is resolved once, at the start; a peer's is not, for that may take seconds. */
+static void names_are_for_the_start(void **state)
+{
+    struct link_events ev = { 0 };
+    struct err err = { 0 };
+    struct link_peer *peer;
+    struct link *l;
+
+    (void)state;
+    assert_int_equal(link_create(&l, "localhost", &ev, &err), 0);
+    assert_string_equal(link_host(l), "127.0.0.1");
+    assert_int_equal(link_connect(&peer, l, "localhost", 9, &err), ERR_NOTFOUND);
+    assert_non_null(strstr(err.text, "localhost"));
+    link_destroy(l);
+}
+
 /* A wait sleeps, and a wake ends it. */
 static void waits_asleep(void **state)
 {
@@ -237,9 +253,13 @@ static void waits_asleep(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(messages_both_ways), cmocka_unit_test(bulk_of_all_sizes),
-        cmocka_unit_test(too_much_bulk),      cmocka_unit_test(closing),
-        cmocka_unit_test(nobody_there),       cmocka_unit_test(bad_addresses),
+        cmocka_unit_test(messages_both_ways),
+        cmocka_unit_test(bulk_of_all_sizes),
+        cmocka_unit_test(too_much_bulk),
+        cmocka_unit_test(closing),
+        cmocka_unit_test(nobody_there),
+        cmocka_unit_test(bad_addresses),
+        cmocka_unit_test(names_are_for_the_start),
         cmocka_unit_test(waits_asleep),
     };
 
