@@ -106,7 +106,8 @@ static int open_bench(struct bench *b, const struct options *o, struct err *e)
                                   model_kv_type(b->m),
                                   BLOCK,
                                   c->kv_heads,
-                                  c->head_dim };
+                                  c->head_dim,
+                                  0 };
         if (!b->kv[i].k || !b->kv[i].v)
             return err_set(e, ERR_NOMEM, "no memory for the KV cache");
     }
@@ -135,7 +136,7 @@ static void close_bench(struct bench *b)
 static int32_t step(struct bench *b, uint32_t from, uint32_t n)
 {
     struct k_seq seq = { .n = n, .pos = from, .blocks = b->blocks };
-    struct model_batch batch = { n, b->ids + from, b->pos + from, &seq, 1 };
+    struct model_batch batch = { n, b->ids + from, b->pos + from, &seq, 1, NULL };
     struct k_sample s = { .top_p = 1, .repetition = 1, .n_top = -1, .forced = -1 };
     uint32_t last = n - 1;
     struct k_choice out;

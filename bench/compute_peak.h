@@ -4,6 +4,7 @@
 
 struct peak {
     double int8;  /* multiplications and additions of int8 products a second, all threads */
+    double wide;  /* the same where neither operand has fewer than 8 bits */
     double flops; /* float32, likewise */
     double read;  /* bytes a second read from memory, all threads */
 };

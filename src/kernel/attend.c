@@ -173,9 +173,9 @@ void attend(const struct kernels *k, float *out, size_t ldo, const float *q, siz
         whole += row_items(&rows, &seqs[i]);
     items = by_pieces(&pieces, n_seqs, whole);
     if (items) {
-        team_items(&c->team, items, piece_item, &pieces);
-        team_items(&c->team, whole, join_item, &pieces);
+        team_items(&c->team, items, piece_item, &pieces, sizeof pieces);
+        team_items(&c->team, whole, join_item, &pieces, sizeof pieces);
     } else {
-        team_items(&c->team, whole, row_item, &rows);
+        team_items(&c->team, whole, row_item, &rows, sizeof rows);
     }
 }

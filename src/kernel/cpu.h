@@ -20,6 +20,7 @@ struct linear_job {
     const struct k_act *a;
     const struct k_matrix *w;
     bool accumulate;
+    const void *next; /* weights that this thread is likely to read after these; or NULL */
 };
 
 struct attend_job {
@@ -70,13 +71,29 @@ static inline size_t attend_at(const struct attend_slab *b, uint32_t i, size_t l
 }
 
 struct sample_scratch; /* sample.c */
+struct latent_slab;    /* latent.h */
+struct latent_scratch;
 
 struct cpu_impl {
     uint32_t panel;
+    /* Packing: dword i of all lanes side by side, for the n dwords of the rows (one a lane, `panel` of
+     * them), each exclusive-or flip. Of 4 bytes as they are; of a unit of 2 or 1 in runs of lanes, one
+     * for each half or byte of the dword. */
+    void (*turn)(uint8_t *q, const uint8_t *const *row, uint32_t lanes, uint32_t n, uint32_t unit,
+                 uint32_t flip);
     /* One row of activations to int8, with scale and sums as in struct k_act; cols is a multiple of
      * 32. */
     void (*quant_row)(int8_t *q, float *scale, int32_t *isum, float *fsum, const float *x,
                       uint32_t cols);
+    /* True if linear() multiplies bfloat16 weights that stand in pairs by bfloat16 activations. */
+    bool bf16_pairs;
+    /* One row to bfloat16, nearest even, and as floats, both filled up to bf16_stride(cols). */
+    void (*bf16_row)(uint16_t *y, float *wide, const float *x, uint32_t cols);
+    uint32_t i8_bytes; /* of a number of struct k_act_i8 */
+    /* One row to int8 as K_FORM_I8 and K_FORM_I8S have it, filled up with zeros to i8_stride(cols). */
+    void (*i8_row)(void *q, float *scale, int32_t *sum, const float *x, uint32_t cols);
+    void (*i8_static_row)(void *q, int32_t *sum, const float *x, uint32_t cols, float scale,
+                          float offset);
     void (*norm_row)(float *y, const float *x, const float *gain, uint32_t cols, float eps);
     void (*swiglu_row)(float *y, const float *x, uint32_t cols);
     /* Panels [p0, p1) of a segment times rows [r0, r1) of the activations. */
@@ -93,6 +110,14 @@ struct cpu_impl {
     void (*attend_add)(const struct attend_slab *b, uint32_t piece);
     /* and at the end divided into the output. */
     void (*attend_finish)(const struct attend_slab *b);
+    /* n numbers (a multiple of 16) to the cache's type, and back. */
+    void (*row_store)(enum k_type type, void *to, const float *x, uint32_t n);
+    void (*row_load)(enum k_type type, float *to, const void *from, uint32_t n);
+    /* Latent attention in the same way, after its queries went to the scratch (latent.h). */
+    void (*latent_queries)(const struct latent_slab *b);
+    void (*latent_sum)(const struct latent_slab *b, uint32_t piece);
+    void (*latent_add)(const struct latent_slab *b, uint32_t piece);
+    void (*latent_finish)(const struct latent_slab *b);
 };
 
 void cpu_fill_ref(struct cpu_impl *f);
@@ -104,7 +129,9 @@ enum cpu_flag {
     CPU_AVX2 = 1,   /* with FMA; every CPU that has both has F16C too */
     CPU_AVX512 = 2, /* F, BW, VL, DQ */
     CPU_AVX512_VNNI = 4,
-    CPU_AVX_VNNI = 8, /* on vectors of 256 bits, without AVX-512 */
+    CPU_AVX_VNNI = 8,     /* on vectors of 256 bits, without AVX-512 */
+    CPU_AVX512_BF16 = 16, /* with AVX512_VNNI; no CPU has it without */
+    CPU_BF16_HALF = 32,   /* multiplies bfloat16 at half the rate of float32 */
 };
 uint32_t cpu_flags(void);
 
@@ -115,6 +142,7 @@ struct cpu {
     struct cpu_impl impl;
     uint32_t max_vocab;
     struct attend_scratch *attend; /* one a thread */
+    struct latent_scratch *latent; /* the same; backed by memory only where it is used */
     float *parts;                  /* [ATTEND_PARTS]; backed by memory only where it is used */
     struct sample_scratch *sample;
     char detail[64];
@@ -124,6 +152,29 @@ static inline struct cpu *cpu_of(const struct kernels *k)
 {
     return k->self;
 }
+
+/* Pieces that n things are cut into: more than one a thread, so that a thread that comes late finds
+ * the rest done by others. */
+#define PIECES 2
+static inline uint32_t pieces(const struct kernels *k, uint32_t n)
+{
+    uint32_t most = PIECES * k->threads;
+
+    return n < most ? n : most;
+}
+
+/* Piece i of n things is [*from, return value). */
+static inline uint32_t piece(uint32_t n, uint32_t n_pieces, uint32_t i, uint32_t *from)
+{
+    *from = (uint32_t)((uint64_t)n * i / n_pieces);
+    return (uint32_t)((uint64_t)n * (i + 1) / n_pieces);
+}
+
+/* Units of K_UNIT panels, counted over all segments. */
+uint32_t matrix_units(const struct k_matrix *w);
+/* Units [from, to) times rows [r0, r1) of the activations. */
+void linear_units(const struct cpu_impl *f, const struct linear_job *job, uint32_t from,
+                  uint32_t to, uint32_t r0, uint32_t r1, void *scratch);
 
 /* Floats of sums that attention may be cut into; what needs more is not cut. */
 #define ATTEND_PARTS (4u << 20)

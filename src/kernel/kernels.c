@@ -2,7 +2,7 @@
 #include "kernel/kernel.h"
 
 #include "base/status.h"
-#include "kernel/cpu.h"
+#include "kernel/latent.h"
 #include "sys/topo.h"
 
 #include <stdio.h>
@@ -85,7 +85,10 @@ static void fill_portable(struct cpu_impl *f, uint32_t flags)
 
 static const struct isa isas[] = {
 #if defined(__x86_64__)
-    { "avx512", "avx512", CPU_AVX2 | CPU_AVX512, CPU_AVX512_VNNI, cpu_fill_avx512 },
+    { "avx512", "avx512", CPU_AVX2 | CPU_AVX512, CPU_AVX512_VNNI | CPU_AVX512_BF16 | CPU_BF16_HALF,
+      cpu_fill_avx512 },
+    { "avx512-bf16", "avx512", CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16,
+      CPU_AVX512_VNNI | CPU_AVX512_BF16, cpu_fill_avx512 },
     { "avx512-base", "avx512", CPU_AVX2 | CPU_AVX512, 0, cpu_fill_avx512 },
     { "avx2", "avx2", CPU_AVX2, CPU_AVX_VNNI, cpu_fill_avx2 },
     { "avx2-base", "avx2", CPU_AVX2, 0, cpu_fill_avx2 },
@@ -138,7 +141,11 @@ static uint32_t thread_count(uint32_t wanted)
 
 static void describe(struct cpu *c, const struct isa *isa, uint32_t flags)
 {
-    snprintf(c->detail, sizeof c->detail, "%s%s", isa->family, flags & isa->likes ? "+vnni" : "");
+    uint32_t used = flags & isa->likes;
+
+    snprintf(c->detail, sizeof c->detail, "%s%s%s", isa->family,
+             used & (CPU_AVX512_VNNI | CPU_AVX_VNNI) ? "+vnni" : "",
+             used & CPU_AVX512_BF16 ? "+bf16" : "");
     c->table.isa = isa->family;
     c->table.detail = c->detail;
 }
@@ -156,9 +163,11 @@ static void table_fill(struct cpu *c)
     k->sync = mem_sync;
     k->run = run;
     k->pack = matrix_pack;
+    k->pack_bytes = matrix_pack_bytes;
     k->unpack_free = matrix_free;
     k->matrix_form = matrix_form;
     k->matrix_bytes = matrix_bytes;
+    k->matrix_static = matrix_static;
     k->act_create = act_create;
     k->act_destroy = act_destroy;
     ops_fill(k);
@@ -192,7 +201,8 @@ int kernels_open(struct kernels **out, const struct k_options *opt, struct err *
     table_fill(c);
     c->attend = mem_alloc(NULL, c->team.threads * sizeof *c->attend);
     c->parts = mem_alloc(NULL, ATTEND_PARTS * sizeof *c->parts);
-    if (!c->attend || !c->parts || sample_scratch_create(c) < 0) {
+    c->latent = mem_alloc(NULL, c->team.threads * sizeof *c->latent);
+    if (!c->attend || !c->latent || !c->parts || sample_scratch_create(c) < 0) {
         kernels_close(&c->table);
         return err_set(e, ERR_NOMEM, "out of memory for the scratch of %u threads",
                        thread_count(opt->threads));
@@ -209,6 +219,7 @@ void kernels_close(struct kernels *k)
         return;
     c = cpu_of(k);
     mem_free(NULL, c->parts, ATTEND_PARTS * sizeof *c->parts);
+    mem_free(NULL, c->latent, c->team.threads * sizeof *c->latent);
     mem_free(NULL, c->attend, c->team.threads * sizeof *c->attend);
     sample_scratch_destroy(c);
     team_destroy(&c->team);

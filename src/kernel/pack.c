@@ -1,6 +1,7 @@
 /* From a checkpoint's rows to panels, and back for embeddings. */
 #include "base/status.h"
 #include "kernel/cpu.h"
+#include "kernel/i8.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@ static uint32_t div_up(uint32_t a, uint32_t b)
 /* Bytes of one dense value as packed. */
 static size_t dense_size(enum k_type type)
 {
-    return type == K_F32 ? 4 : 2;
+    return k_type_info[type].bytes;
 }
 
 /* The byte with inputs 4 * step .. + 3 of a lane inside a block of 8-bit codes. */
@@ -31,6 +32,8 @@ static void seg_size(struct k_seg *s, uint32_t panel, uint32_t blocks)
     s->panels = div_up(s->rows, panel);
     if (!s->fmt.bits) {
         s->q_bytes = weights * dense_size(s->type);
+        if (s->type == K_F8_E4M3)
+            s->scale_count = (size_t)div_up(blocks * K_BLOCK, K_F8_BLOCK) * panel;
         return;
     }
     s->q_bytes = weights * s->fmt.bits / 8;
@@ -144,6 +147,12 @@ static void get_block(const struct k_seg *s, uint32_t panel, uint32_t p, uint32_
     blk->min = s->fmt.has_min ? get_scale(s, s->min, p * s->min_count + row) : 0;
 }
 
+/* The number of input c of a lane where inputs stand in pairs. */
+static size_t pair_at(uint32_t panel, uint32_t c, uint32_t lane)
+{
+    return 2 * ((size_t)(c / 2) * panel + lane) + c % 2;
+}
+
 static void put_dense(struct k_seg *s, uint32_t panel, uint32_t p, uint32_t lane, const void *src,
                       uint32_t cols)
 {
@@ -152,6 +161,11 @@ static void put_dense(struct k_seg *s, uint32_t panel, uint32_t p, uint32_t lane
 
         for (uint32_t c = 0; c < cols; c++)
             memcpy(q + (size_t)c * panel, (const char *)src + 4 * (size_t)c, 4);
+    } else if (s->pairs) {
+        uint16_t *q = (uint16_t *)(void *)(s->q + p * s->q_bytes);
+
+        for (uint32_t c = 0; c < cols; c++)
+            memcpy(q + pair_at(panel, c, lane), (const char *)src + 2 * (size_t)c, 2);
     } else {
         uint16_t *q = (uint16_t *)(void *)(s->q + p * s->q_bytes) + lane;
 
@@ -160,16 +174,49 @@ static void put_dense(struct k_seg *s, uint32_t panel, uint32_t p, uint32_t lane
     }
 }
 
+static float get_f8(const struct k_seg *s, uint32_t panel, uint32_t p, uint32_t lane, uint32_t c)
+{
+    const float *scale = (const float *)s->scale + p * s->scale_count + lane;
+
+    return k_f8_to_float(s->q[p * s->q_bytes + (size_t)c * panel + lane]) *
+           scale[(size_t)(c / K_F8_BLOCK) * panel];
+}
+
 static float get_dense(const struct k_seg *s, uint32_t panel, uint32_t p, uint32_t lane, uint32_t c)
 {
     const void *q = s->q + p * s->q_bytes;
-    size_t i = (size_t)c * panel + lane;
+    size_t i = s->pairs ? pair_at(panel, c, lane) : (size_t)c * panel + lane;
 
+    if (s->type == K_F8_E4M3)
+        return get_f8(s, panel, p, lane, c);
     if (s->type == K_F32)
         return ((const float *)q)[i];
     if (s->type == K_F16)
         return k_half_to_float(((const uint16_t *)q)[i]);
     return k_bf16_to_float(((const uint16_t *)q)[i]);
+}
+
+static void put_f8_scales(const struct k_matrix *m, struct k_seg *s, uint32_t row,
+                          const float *from)
+{
+    uint32_t p = row / m->panel, lane = row % m->panel;
+    float *scale = (float *)s->scale + p * s->scale_count + lane;
+
+    for (uint32_t i = 0; i < div_up(m->cols, K_F8_BLOCK); i++)
+        scale[(size_t)i * m->panel] = from[i];
+}
+
+/* Row r of the checkpoint as row `row` of the segment. */
+static void put_f8(const struct k_matrix *m, struct k_seg *s, uint32_t row,
+                   const struct k_part *part, uint32_t r)
+{
+    uint32_t p = row / m->panel, lane = row % m->panel, scales = div_up(m->cols, K_F8_BLOCK);
+    const uint8_t *src = (const uint8_t *)part->data + r * part->stride;
+    uint8_t *q = s->q + p * s->q_bytes + lane;
+
+    for (uint32_t c = 0; c < m->cols; c++)
+        q[(size_t)c * m->panel] = src[c];
+    put_f8_scales(m, s, row, part->scale + (size_t)(r / K_F8_BLOCK) * scales);
 }
 
 static void pack_row(const struct k_matrix *m, struct k_seg *s, uint32_t row, const void *src)
@@ -196,19 +243,62 @@ struct pack_job {
     uint32_t seg; /* where the calling thread is */
 };
 
-static void pack_panel(void *arg, uint32_t p, uint32_t thread)
+/* A full panel of dense rows at once. False if the rows do not end with a dword. */
+static bool turn_dense(const struct pack_job *job, struct k_seg *s, const struct k_part *part,
+                       uint32_t p)
 {
-    const struct pack_job *job = arg;
+    const struct k_matrix *m = job->m;
+    uint32_t size = (uint32_t)dense_size(s->type), lanes = m->panel;
+    uint32_t scales = div_up(m->cols, K_F8_BLOCK);
+    const uint8_t *row[K_MAX_PANEL];
+
+    if (m->cols * size % 4)
+        return false;
+    for (uint32_t lane = 0; lane < lanes; lane++) {
+        uint32_t r = p * lanes + lane;
+
+        r = part->row_map ? part->row_map[r] : r;
+        row[lane] = (const uint8_t *)part->data + r * part->stride;
+        if (s->type == K_F8_E4M3)
+            put_f8_scales(m, s, p * lanes + lane, part->scale + (size_t)(r / K_F8_BLOCK) * scales);
+    }
+    cpu_of(job->k)->impl.turn(s->q + p * s->q_bytes, row, lanes, m->cols * size / 4,
+                              s->pairs ? 4 : size, 0);
+    return true;
+}
+
+static void pack_rows(const struct pack_job *job, uint32_t p)
+{
     struct k_seg *s = &job->m->segs[job->seg];
     const struct k_part *part = &job->parts[job->seg];
     uint32_t from = p * job->m->panel, to = from + job->m->panel;
 
-    (void)thread;
+    if (s->type == K_I8) {
+        i8_pack_panel(job->k, job->m, s, part, p);
+        return;
+    }
+    if (!s->fmt.bits && to <= part->rows && turn_dense(job, s, part, p))
+        return;
     for (uint32_t r = from; r < to && r < part->rows; r++) {
         uint32_t src = part->row_map ? part->row_map[r] : r;
 
-        pack_row(job->m, s, r, (const char *)part->data + src * part->stride);
+        if (s->type == K_F8_E4M3)
+            put_f8(job->m, s, r, part, src);
+        else
+            pack_row(job->m, s, r, (const char *)part->data + src * part->stride);
     }
+}
+
+static void pack_panel(void *arg, uint32_t p, uint32_t thread)
+{
+    const struct pack_job *job = arg;
+    const struct k_part *part = &job->parts[job->seg];
+    uint32_t from = p * job->m->panel, to = from + job->m->panel;
+
+    (void)thread;
+    pack_rows(job, p);
+    if (part->packed)
+        part->packed(part->packed_arg, from, to < part->rows ? to : part->rows);
 }
 
 static void pack_team(void *arg)
@@ -216,7 +306,7 @@ static void pack_team(void *arg)
     struct pack_job job = *(const struct pack_job *)arg;
 
     for (; job.seg < job.m->n_segs; job.seg++)
-        team_items(&cpu_of(job.k)->team, job.m->segs[job.seg].panels, pack_panel, &job);
+        team_items(&cpu_of(job.k)->team, job.m->segs[job.seg].panels, pack_panel, &job, sizeof job);
 }
 
 static int check_parts(const struct k_part *parts, uint32_t n_parts, uint32_t cols, struct err *e)
@@ -234,12 +324,36 @@ static int check_parts(const struct k_part *parts, uint32_t n_parts, uint32_t co
                            "rows of %u columns of type %s cannot be packed: its blocks are of %u",
                            cols, (unsigned)type < K_TYPES ? k_type_info[type].name : "(unknown)",
                            (unsigned)type < K_TYPES ? k_type_info[type].block : 0);
+        if (type == K_F8_E4M3 && !parts[i].scale)
+            return err_set(e, ERR_UNSUPPORTED, "FP8 weights of %u rows have no scales",
+                           parts[i].rows);
         rows += parts[i].rows;
     }
     if (rows == 0 || rows > UINT32_MAX / 2)
         return err_set(e, ERR_UNSUPPORTED, "a matrix of %llu rows cannot be packed",
                        (unsigned long long)rows);
-    return 0;
+    return i8_check(parts, n_parts, cols, e);
+}
+
+static void seg_layout(const struct kernels *k, struct k_matrix *m, struct k_seg *s,
+                       const struct k_part *part)
+{
+    s->type = part->type;
+    s->row0 = m->rows;
+    s->rows = part->rows;
+    s->pairs = s->type == K_BF16 && m->math == K_MATH_FAST && cpu_of(k)->impl.bf16_pairs;
+    seg_size(s, m->panel, m->blocks);
+    if (s->type == K_I8)
+        i8_layout(m, s, part);
+}
+
+size_t matrix_pack_bytes(const struct kernels *k, const struct k_part *part, uint32_t cols)
+{
+    struct k_matrix m = { .blocks = div_up(cols, K_BLOCK), .panel = cpu_of(k)->impl.panel };
+    struct k_seg s = { 0 };
+
+    seg_layout(k, &m, &s, part);
+    return seg_bytes(&s);
 }
 
 static int matrix_layout(const struct kernels *k, struct k_matrix *m, const struct k_part *parts)
@@ -247,10 +361,7 @@ static int matrix_layout(const struct kernels *k, struct k_matrix *m, const stru
     for (uint32_t i = 0; i < m->n_segs; i++) {
         struct k_seg *s = &m->segs[i];
 
-        s->type = parts[i].type;
-        s->row0 = m->rows;
-        s->rows = parts[i].rows;
-        seg_size(s, m->panel, m->blocks);
+        seg_layout(k, m, s, &parts[i]);
         m->rows += s->rows;
         m->bytes += seg_bytes(s);
         if (seg_alloc(k, s) < 0)
@@ -304,18 +415,32 @@ void matrix_free(const struct kernels *k, struct k_matrix *m)
     free(m);
 }
 
+static uint32_t seg_form(const struct k_matrix *m, const struct k_seg *s)
+{
+    if (s->type == K_I8)
+        return s->fixed ? K_FORM_I8S : K_FORM_I8;
+    if (s->pairs)
+        return K_FORM_BF16;
+    return seg_is_int(m, s) ? K_FORM_Q8 : K_FORM_F32;
+}
+
 uint32_t matrix_form(const struct k_matrix *m)
 {
     uint32_t form = 0;
 
     for (uint32_t i = 0; i < m->n_segs; i++)
-        form |= seg_is_int(m, &m->segs[i]) ? K_FORM_Q8 : K_FORM_F32;
+        form |= seg_form(m, &m->segs[i]);
     return form;
 }
 
 size_t matrix_bytes(const struct k_matrix *m)
 {
     return m->bytes;
+}
+
+const struct k_static *matrix_static(const struct k_matrix *m)
+{
+    return m->has_fixed ? &m->fixed : NULL;
 }
 
 void matrix_row(const struct k_matrix *m, uint32_t r, float *dst)
@@ -329,6 +454,10 @@ void matrix_row(const struct k_matrix *m, uint32_t r, float *dst)
         s++;
     p = (r - s->row0) / m->panel;
     lane = (r - s->row0) % m->panel;
+    if (s->type == K_I8) {
+        i8_get_row(m, s, r - s->row0, dst);
+        return;
+    }
     for (uint32_t c = 0; !s->fmt.bits && c < m->cols; c++)
         dst[c] = get_dense(s, m->panel, p, lane, c);
     for (uint32_t b = 0; s->fmt.bits && b < m->blocks; b++, dst += K_BLOCK) {

@@ -428,5 +428,5 @@ void sample_rows(const struct kernels *k, struct k_choice *out, float *logits, s
     struct sample_job job = { cpu_of(k), out, logits, ld, vocab, rows };
 
     assert(vocab <= job.cpu->max_vocab);
-    team_items(&job.cpu->team, n, sample_item, &job);
+    team_items(&job.cpu->team, n, sample_item, &job, sizeof job);
 }

@@ -15,11 +15,24 @@
  * that have a CPU each, and than the pause between two runs of a step. */
 #define SPINS 2000
 
-/* The calling thread's place in a team, and the next operation that it will come to. */
+/* An operation that is put off, with its copy of the job. */
+struct put_off {
+    team_item_fn *fn;
+    uint32_t n;
+    _Alignas(16) char job[TEAM_MAX_JOB];
+};
+
+/* The calling thread's place in a team, and the next operation that it will come to: put_off[0],
+ * with the small ones that follow it. */
+#define MAX_PUT_OFF 12
 static _Thread_local struct place {
     struct team *team;
     uint32_t index, op;
+    uint32_t n;
+    struct put_off put_off[MAX_PUT_OFF];
 } place;
+
+static void flush(struct team_ahead *next);
 
 static inline void relax(void)
 {
@@ -42,11 +55,25 @@ static void set(struct team_word *w, uint32_t value)
     wake(w);
 }
 
-static void wait_while(struct team_word *w, uint32_t value)
+/* Asks for the next line of what is ahead. */
+static inline void fetch_line(struct team_ahead *a)
+{
+    for (int i = 0; i < TEAM_MAX_AHEAD; i++)
+        if (a->bytes[i]) {
+            __builtin_prefetch(a->at[i]);
+            a->at[i] += 64;
+            a->bytes[i] -= a->bytes[i] < 64 ? a->bytes[i] : 64;
+            return;
+        }
+}
+
+static void wait_while(struct team_word *w, uint32_t value, struct team_ahead *ahead)
 {
     for (unsigned i = 0; i < SPINS; i++) {
         if (atomic_load_explicit(&w->value, memory_order_acquire) != value)
             return;
+        if (ahead)
+            fetch_line(ahead);
         relax();
     }
     atomic_fetch_add(&w->sleepers, 1);
@@ -63,6 +90,7 @@ static void join_run(struct team *t)
     if (atomic_load(&t->gate.value) & 1) {
         place.op = t->first_op;
         t->fn(t->arg);
+        flush(NULL);
     }
     if (atomic_fetch_sub(&t->inside.value, 1) == 1)
         wake(&t->inside);
@@ -83,7 +111,7 @@ static void *work(void *arg)
     place.index = w->index;
     free(w);
     for (;;) {
-        wait_while(&t->gate, seen);
+        wait_while(&t->gate, seen, NULL);
         seen = atomic_load(&t->gate.value);
         if (t->stop)
             return NULL;
@@ -142,19 +170,21 @@ void team_destroy(struct team *t)
 void team_run(struct team *t, void (*fn)(void *arg), void *arg)
 {
     uint32_t gate = atomic_load(&t->gate.value), left;
-    struct place outer = place;
 
-    assert(!(gate & 1));
+    assert(!(gate & 1) && !place.team);
     t->fn = fn;
     t->arg = arg;
     t->first_op = atomic_load(&t->op.value);
-    place = (struct place){ .team = t, .op = t->first_op };
+    place.team = t;
+    place.index = 0;
+    place.op = t->first_op;
     set(&t->gate, gate + 1);
     fn(arg);
+    flush(NULL);
     set(&t->gate, gate + 2);
     while ((left = atomic_load(&t->inside.value)) != 0)
-        wait_while(&t->inside, left);
-    place = outer;
+        wait_while(&t->inside, left, NULL);
+    place.team = NULL;
 }
 
 /* False if the operation has ended or all its items are taken. */
@@ -178,22 +208,54 @@ static void end(struct team *t, uint32_t op)
     set(&t->op, op + 1);
 }
 
-void team_items(struct team *t, uint32_t n, team_item_fn *fn, void *arg)
+/* Does what is put off. */
+static void flush(struct team_ahead *next)
 {
-    uint32_t op, item;
+    struct team *t = place.team;
+    struct put_off *first = place.put_off;
+    uint32_t op = place.op, item;
 
+    if (place.n == 0)
+        return;
+    place.op++;
+    while (take(t, op, first->n, &item)) {
+        first->fn(first->job, item, place.index);
+        if (atomic_fetch_add_explicit(&t->done, 1, memory_order_acq_rel) + 1 < first->n)
+            continue;
+        for (struct put_off *p = first + 1; p < first + place.n; p++)
+            p->fn(p->job, 0, place.index);
+        end(t, op);
+    }
+    place.n = 0;
+    wait_while(&t->op, op, next);
+}
+
+void team_items(struct team *t, uint32_t n, team_item_fn *fn, void *job, size_t job_bytes)
+{
+    team_items_ahead(t, n, fn, NULL, job, job_bytes);
+}
+
+void team_items_ahead(struct team *t, uint32_t n, team_item_fn *fn, team_ahead_fn *ahead, void *job,
+                      size_t job_bytes)
+{
+    struct team_ahead next = { 0 };
+    struct put_off *p;
+
+    assert(job_bytes <= TEAM_MAX_JOB);
     if (place.team != t || t->threads == 1) {
-        for (item = 0; item < n; item++)
-            fn(arg, item, 0);
+        for (uint32_t item = 0; item < n; item++)
+            fn(job, item, 0);
         return;
     }
     if (n == 0)
         return;
-    op = place.op++;
-    while (take(t, op, n, &item)) {
-        fn(arg, item, place.index);
-        if (atomic_fetch_add_explicit(&t->done, 1, memory_order_acq_rel) + 1 == n)
-            end(t, op);
+    if (n > 1 || place.n == MAX_PUT_OFF) {
+        if (ahead)
+            ahead(job, place.index < n ? place.index : n - 1, &next);
+        flush(&next);
     }
-    wait_while(&t->op, op);
+    p = &place.put_off[place.n++];
+    p->fn = fn;
+    p->n = n;
+    memcpy(p->job, job, job_bytes);
 }

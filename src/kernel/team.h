@@ -49,11 +49,30 @@ void team_destroy(struct team *t); /* a team of zeros is fine */
 void team_run(struct team *t, void (*fn)(void *arg), void *arg);
 
 /* One item; `thread` tells whose scratch to use. Who does an item never changes a result. */
-typedef void team_item_fn(void *arg, uint32_t item, uint32_t thread);
+typedef void team_item_fn(void *job, uint32_t item, uint32_t thread);
 
-/* Does items 0 .. n-1, each on one thread, and returns when all are done. A thread takes items in
- * rising order. What arg holds is the same on every thread; a thread that comes late gets no item,
- * and must not have looked at buffers before. Outside team_run the caller does all items. */
-void team_items(struct team *t, uint32_t n, team_item_fn *fn, void *arg);
+/* An operation: items 0 .. n-1, each on one thread. A thread takes items in rising order. The job,
+ * at most TEAM_MAX_JOB bytes, is copied, for each thread; it is the same on all, and what it points to stays
+ * until the run ends. A thread that comes late gets no item, and must not have looked at buffers
+ * before.
+ *
+ * Inside team_run the operation waits until the next one is called or the run ends, and those of one
+ * item are hung on to it: the thread that finishes its last item does them too, in order. So a
+ * chain of small operations costs the team no meeting of its own. Outside team_run the caller does
+ * all items at once. */
+#define TEAM_MAX_JOB 192
+void team_items(struct team *t, uint32_t n, team_item_fn *fn, void *job, size_t job_bytes);
+
+/* Memory that does not change during a run and that an item reads from its start on: a thread that
+ * waits for others before it may begin the item fetches it meanwhile. */
+#define TEAM_MAX_AHEAD 3
+struct team_ahead {
+    const char *at[TEAM_MAX_AHEAD];
+    size_t bytes[TEAM_MAX_AHEAD]; /* 0: no more */
+};
+typedef void team_ahead_fn(const void *job, uint32_t item, struct team_ahead *out);
+/* team_items with an ahead (NULL: none). */
+void team_items_ahead(struct team *t, uint32_t n, team_item_fn *fn, team_ahead_fn *ahead, void *job,
+                      size_t job_bytes);
 
 #endif

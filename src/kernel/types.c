@@ -5,12 +5,13 @@
 #include <string.h>
 
 const struct k_type_info k_type_info[K_TYPES] = {
-    [K_F32] = { "F32", 1, 4 },       [K_F16] = { "F16", 1, 2 },
-    [K_BF16] = { "BF16", 1, 2 },     [K_Q8_0] = { "Q8_0", 32, 34 },
-    [K_Q4_0] = { "Q4_0", 32, 18 },   [K_Q4_1] = { "Q4_1", 32, 20 },
-    [K_Q5_0] = { "Q5_0", 32, 22 },   [K_Q5_1] = { "Q5_1", 32, 24 },
-    [K_Q4_K] = { "Q4_K", 256, 144 }, [K_Q5_K] = { "Q5_K", 256, 176 },
-    [K_Q6_K] = { "Q6_K", 256, 210 },
+    [K_F32] = { "F32", 1, 4 },         [K_F16] = { "F16", 1, 2 },
+    [K_BF16] = { "BF16", 1, 2 },       [K_Q8_0] = { "Q8_0", 32, 34 },
+    [K_Q4_0] = { "Q4_0", 32, 18 },     [K_Q4_1] = { "Q4_1", 32, 20 },
+    [K_Q5_0] = { "Q5_0", 32, 22 },     [K_Q5_1] = { "Q5_1", 32, 24 },
+    [K_Q4_K] = { "Q4_K", 256, 144 },   [K_Q5_K] = { "Q5_K", 256, 176 },
+    [K_Q6_K] = { "Q6_K", 256, 210 },   [K_I8] = { "I8", 1, 1 },
+    [K_F8_E4M3] = { "F8_E4M3", 1, 1 },
 };
 
 const struct k_format k_format[K_TYPES] = {
@@ -22,6 +23,8 @@ const struct k_format k_format[K_TYPES] = {
     [K_Q4_K] = { .bits = 4, .has_min = true, .wide_scale = true },
     [K_Q5_K] = { .bits = 5, .has_min = true, .wide_scale = true },
     [K_Q6_K] = { .bits = 6, .bias = 32, .wide_scale = true, .halves = true },
+    [K_I8] = { .wide_scale = true },
+    [K_F8_E4M3] = { .wide_scale = true },
 };
 
 size_t k_type_bytes(enum k_type type, uint64_t n)
@@ -86,6 +89,34 @@ uint16_t k_float_to_bf16(float f)
     if ((u & 0x7fffffff) > 0x7f800000)
         return (uint16_t)(u >> 16 | 0x40);
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+float k_f8_to_float(uint8_t b)
+{
+    uint32_t sign = (uint32_t)(b & 0x80) << 24, exp = b >> 3 & 15, man = b & 7;
+    float f;
+
+    if ((b & 0x7f) == 0x7f)
+        return bits_float(sign | 0x7fc00000);
+    if (exp)
+        return bits_float(sign | (exp + 120) << 23 | man << 20);
+    f = (float)man * 0x1p-9f;
+    return sign ? -f : f;
+}
+
+uint8_t k_float_to_f8(float f)
+{
+    uint32_t u = float_bits(f), abs = u & 0x7fffffff;
+    uint8_t sign = u >> 24 & 0x80;
+
+    if (abs > 0x7f800000)
+        return sign | 0x7f;
+    if (abs >= 0x43e00000) /* 448 */
+        return sign | 0x7e;
+    if (abs < 0x3c800000) /* subnormal: the addition rounds at 2^-9 */
+        return sign | (uint8_t)(float_bits(bits_float(abs) + 0x1p14f) - 0x46800000);
+    abs += 0x7ffff + (abs >> 20 & 1);
+    return sign | (uint8_t)((abs - 0x3c000000) >> 20);
 }
 
 static uint16_t load16(const uint8_t *p)
@@ -210,6 +241,14 @@ void k_dequant(enum k_type type, float *dst, const void *src, uint64_t n)
     case K_BF16:
         for (uint64_t i = 0; i < n; i++)
             dst[i] = k_bf16_to_float(load16(p + 2 * i));
+        break;
+    case K_I8:
+        for (uint64_t i = 0; i < n; i++)
+            dst[i] = (float)(int8_t)p[i];
+        break;
+    case K_F8_E4M3:
+        for (uint64_t i = 0; i < n; i++)
+            dst[i] = k_f8_to_float(p[i]);
         break;
     default:
         dequant_blocks(type, dst, src, n);

@@ -1,6 +1,6 @@
 /* kernel_check --bench ISA: how fast each operation is on one thread, by that thread's own CPU time,
  * so that a busy machine disturbs it little. */
-#include "check.h"
+#include "bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,18 +31,17 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Seconds of one call: the best of several tries. */
-static double seconds(const struct op *op)
+double bench_seconds(void (*fn)(void *arg), void *arg)
 {
     double best = 1e9;
     int calls = 1;
 
-    op->fn(op);
+    fn(arg);
     for (int i = 0; i < TRIES;) {
         double t = cpu_seconds();
 
         for (int j = 0; j < calls; j++)
-            op->fn(op);
+            fn(arg);
         t = cpu_seconds() - t;
         best = t / calls < best ? t / calls : best;
         if (t < AT_LEAST)
@@ -53,9 +52,21 @@ static double seconds(const struct op *op)
     return best;
 }
 
-static void report(const char *what, double s, double work, const char *unit)
+void bench_report(const char *what, double s, double work, const char *unit)
 {
     printf("%-34s %10.2f us %10.2f %s\n", what, s * 1e6, work / s * 1e-9, unit);
+}
+
+static void do_op(void *arg)
+{
+    const struct op *op = arg;
+
+    op->fn(op);
+}
+
+static double seconds(struct op *op)
+{
+    return bench_seconds(do_op, op);
 }
 
 static void do_linear(const struct op *op)
@@ -78,10 +89,14 @@ static void bench_linear(struct check *c, struct rng *r, enum k_type type, enum 
     static const uint32_t counts[] = { 1, 2, 8, 512 };
     struct op op = { .k = c->one, .fn = do_linear, .cols = 768, .rows = 3072 };
     struct k_part part = { .type = type, .rows = op.rows, .stride = k_type_bytes(type, op.cols) };
+    float *scale = get(c->one, op.rows * sizeof *scale); /* for the types that want some */
     void *w = random_weights(r, type, (size_t)op.cols * op.rows);
     struct k_matrix *m;
     char name[64];
+    double s;
 
+    rng_fill(r, scale, op.rows);
+    part.scale = scale;
     part.data = w;
     if (c->one->pack(c->one, &m, &part, 1, op.cols, math, NULL) < 0 ||
         c->one->act_create(c->one, &op.a, MAX_N, op.cols, c->one->matrix_form(m)) < 0)
@@ -95,27 +110,57 @@ static void bench_linear(struct check *c, struct rng *r, enum k_type type, enum 
         do_load(&op);
         snprintf(name, sizeof name, "linear %s %s, %u rows", k_type_info[type].name,
                  math == K_MATH_FAST ? "fast" : "float", op.n);
-        report(name, seconds(&op), 2.0 * op.n * op.cols * op.rows, "Gop/s");
+        s = seconds(&op);
+        bench_report(name, s, 2.0 * op.n * op.cols * op.rows, "Gop/s");
+        if (op.n == 1)
+            bench_report("  weights as packed", s, (double)c->one->matrix_bytes(m), "GB/s");
     }
     c->one->unpack_free(c->one, m);
     c->one->act_destroy(c->one, op.a);
     c->one->free(c->one, op.x, MAX_N * (size_t)op.cols * sizeof *op.x);
     c->one->free(c->one, op.y, MAX_N * (size_t)op.rows * sizeof *op.y);
+    c->one->free(c->one, scale, op.rows * sizeof *scale);
     free(w);
 }
 
-static void bench_acts(struct check *c, struct rng *r)
+static void do_static(const struct op *op)
+{
+    static const struct k_static s = { 0.0078125f, 3, NULL, NULL };
+
+    op->k->act_static(op->k, op->a, op->n, &s);
+}
+
+static void bench_acts(struct check *c, struct rng *r, uint32_t form, const char *what)
 {
     struct op op = { .k = c->one, .fn = do_load, .cols = 1536, .n = 128 };
     size_t n = 2 * (size_t)op.n * op.cols;
+    char name[64];
 
-    if (c->one->act_create(c->one, &op.a, op.n, op.cols, K_FORM_Q8) < 0)
+    if (c->one->act_create(c->one, &op.a, op.n, op.cols, form) < 0)
         abort();
     op.x = get(c->one, n * sizeof *op.x);
     rng_fill(r, op.x, n);
-    report("act_load 128 x 1536 to int8", seconds(&op), op.n * op.cols, "Gelem/s");
+    snprintf(name, sizeof name, "act_load 128 x 1536 to %s", what);
+    bench_report(name, seconds(&op), op.n * op.cols, "Gelem/s");
     op.fn = do_swiglu;
-    report("act_swiglu 128 x 1536 to int8", seconds(&op), op.n * op.cols, "Gelem/s");
+    snprintf(name, sizeof name, "act_swiglu 128 x 1536 to %s", what);
+    bench_report(name, seconds(&op), op.n * op.cols, "Gelem/s");
+    c->one->act_destroy(c->one, op.a);
+    c->one->free(c->one, op.x, n * sizeof *op.x);
+}
+
+static void bench_static(struct check *c, struct rng *r)
+{
+    struct op op = { .k = c->one, .fn = do_load, .cols = 1536, .n = 128 };
+    size_t n = (size_t)op.n * op.cols;
+
+    if (c->one->act_create(c->one, &op.a, op.n, op.cols, K_FORM_I8S) < 0)
+        abort();
+    op.x = get(c->one, n * sizeof *op.x);
+    rng_fill(r, op.x, n);
+    do_load(&op);
+    op.fn = do_static;
+    bench_report("act_static 128 x 1536", seconds(&op), op.n * op.cols, "Gelem/s");
     c->one->act_destroy(c->one, op.a);
     c->one->free(c->one, op.x, n * sizeof *op.x);
 }
@@ -157,10 +202,10 @@ static void bench_attend(struct check *c, struct rng *r)
         op.seq = &s;
         op.fn = do_kv_write;
         snprintf(name, sizeof name, "kv_write %u rows", s.n);
-        report(name, seconds(&op), s.n * 384, "Gelem/s");
+        bench_report(name, seconds(&op), s.n * 384, "Gelem/s");
         op.fn = do_attend;
         snprintf(name, sizeof name, "attend %u rows at %u", s.n, s.pos);
-        report(name, seconds(&op), 4.0 * 9 * 64 * keys, "Gflop/s");
+        bench_report(name, seconds(&op), 4.0 * 9 * 64 * keys, "Gflop/s");
     }
     c->one->free(c->one, kv.k, plane);
     c->one->free(c->one, kv.v, plane);
@@ -177,7 +222,16 @@ void bench_all(struct check *c)
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         bench_linear(c, &r, types[i], K_MATH_FAST);
     bench_linear(c, &r, K_Q4_1, K_MATH_FLOAT);
+    bench_linear(c, &r, K_F32, K_MATH_FLOAT);
     bench_linear(c, &r, K_F16, K_MATH_FLOAT);
-    bench_acts(c, &r);
+    bench_linear(c, &r, K_BF16, K_MATH_FLOAT);
+    bench_linear(c, &r, K_BF16, K_MATH_FAST);
+    bench_linear(c, &r, K_I8, K_MATH_FAST);
+    bench_linear(c, &r, K_F8_E4M3, K_MATH_FLOAT);
+    bench_acts(c, &r, K_FORM_Q8, "int8 in blocks");
+    bench_acts(c, &r, K_FORM_I8, "int8");
+    bench_static(c, &r);
     bench_attend(c, &r);
+    bench_latent(c, &r);
+    bench_moe(c, &r);
 }

@@ -15,7 +15,10 @@ struct check {
 void check_types(struct check *c);
 void check_rows(struct check *c);
 void check_linear(struct check *c);
+void check_i8(struct check *c);
 void check_attend(struct check *c);
+void check_latent(struct check *c);
+void check_moe(struct check *c);
 void check_sample(struct check *c);
 void bench_all(struct check *c);
 

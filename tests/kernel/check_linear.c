@@ -9,9 +9,10 @@
 struct shape {
     uint32_t rows, cols;
 };
-static const struct shape shapes[] = { { 7, 32 },    { 16, 64 },  { 33, 96 }, { 80, 576 },
-                                       { 41, 1536 }, { 24, 256 }, { 50, 512 } };
-static const uint32_t counts[] = { 1, 2, 3, 7, 33, 101 };
+static const struct shape shapes[] = { { 7, 32 },    { 16, 64 },  { 33, 96 },  { 80, 576 },
+                                       { 41, 1536 }, { 24, 256 }, { 50, 512 }, { 5, 1 },
+                                       { 19, 33 },   { 37, 575 } };
+static const uint32_t counts[] = { 1, 2, 3, 4, 7, 33, 50, 101 };
 #define MAX_N 101
 #define LDY   2020 /* distance between rows of a result */
 
@@ -72,13 +73,20 @@ static void multiply(const struct kernels *k, const struct fixture *f, const str
     k->act_destroy(k, c.a);
 }
 
-/* What the activations are after rounding to int8, or as they are. */
-static double activation(const float *row, uint32_t c, bool is_int)
+static float round_bf16(float x)
+{
+    return k_bf16_to_float(k_float_to_bf16(x));
+}
+
+/* What the activations are after rounding to int8 or bfloat16, or as they are. */
+static double activation(const float *row, uint32_t c, uint32_t form)
 {
     const float *blk = row + c / 32 * 32;
     float max = 0;
 
-    if (!is_int)
+    if (form == K_FORM_BF16)
+        return (double)round_bf16(row[c]);
+    if (form != K_FORM_Q8)
         return (double)row[c];
     for (int j = 0; j < 32; j++)
         max = fabsf(blk[j]) > max ? fabsf(blk[j]) : max;
@@ -86,7 +94,7 @@ static double activation(const float *row, uint32_t c, bool is_int)
 }
 
 static void compare_double(struct check *c, const struct fixture *f, const float *y, uint32_t n,
-                           bool is_int)
+                           uint32_t form)
 {
     double worst = 0;
 
@@ -97,7 +105,7 @@ static void compare_double(struct check *c, const struct fixture *f, const float
             double sum = 0, size = 0;
 
             for (uint32_t k = 0; k < f->shape.cols; k++) {
-                double t = activation(x, k, is_int) * (double)w[k];
+                double t = activation(x, k, form) * (double)w[k];
 
                 sum += t;
                 size += fabs(t);
@@ -109,15 +117,19 @@ static void compare_double(struct check *c, const struct fixture *f, const float
            f->shape.cols, n, worst);
 }
 
-/* All rows against portable C, which rounds in another order. */
-static void compare_portable(struct check *c, const struct fixture *f, const float *y, uint32_t n)
+/* All rows against portable C, which rounds in another order. It takes bfloat16 weights times floats:
+ * those that the activations are rounded to. */
+static void compare_portable(struct check *c, const struct fixture *f, const float *y, uint32_t n,
+                             uint32_t form)
 {
-    size_t bytes = (size_t)n * LDY * sizeof(float);
-    float *want = get(c->ref, bytes);
+    size_t bytes = (size_t)n * LDY * sizeof(float), nx = (size_t)n * f->shape.cols;
+    float *want = get(c->ref, bytes), *x = get(c->ref, nx * sizeof *x);
     struct k_matrix *m = pack(c->ref, f);
     double worst = 0;
 
-    multiply(c->ref, f, m, f->x, want, n, false, false);
+    for (size_t i = 0; i < nx; i++)
+        x[i] = form == K_FORM_BF16 ? round_bf16(f->x[i]) : f->x[i];
+    multiply(c->ref, f, m, x, want, n, false, false);
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t r = 0; r < f->shape.rows; r++) {
             double size = 0;
@@ -134,6 +146,7 @@ static void compare_portable(struct check *c, const struct fixture *f, const flo
            f->shape.cols, n, worst);
     c->ref->unpack_free(c->ref, m);
     c->ref->free(c->ref, want, bytes);
+    c->ref->free(c->ref, x, nx * sizeof *x);
 }
 
 /* Each row alone, and all on one thread, must give the same bits. */
@@ -157,13 +170,14 @@ static void one_count(struct check *c, const struct fixture *f, const struct k_m
 {
     size_t bytes = (size_t)n * LDY * sizeof(float);
     float *y = get(c->two, bytes), *z = get(c->two, bytes);
-    bool is_int = c->two->matrix_form(m) == K_FORM_Q8, sums = true;
+    uint32_t form = c->two->matrix_form(m);
+    bool sums = true;
 
     multiply(c->two, f, m, f->x, y, n, true, false);
     if (n <= 7) /* more rows are held to be the same as single rows */
-        compare_double(c, f, y, n, is_int);
+        compare_double(c, f, y, n, form);
     if (n == 33)
-        compare_portable(c, f, y, n);
+        compare_portable(c, f, y, n, form);
     compare_rows(c, f, m, y, n);
     multiply(c->two, f, m, f->x, z, n, false, false);
     expect(c, same_bits(y, z, bytes), "linear %s n=%u: one thread differs from two",
@@ -213,6 +227,72 @@ static void one_shape(struct check *c, struct rng *r, enum k_type type, enum k_m
     c->two->free(c->two, f.w, n * sizeof *f.w);
     c->two->free(c->two, f.x, nx * sizeof *f.x);
     free(f.src);
+}
+
+/* Weights of one in the diagonal give back the activations as they are rounded. */
+static void check_bf16_rounding(struct check *c)
+{
+    enum { N = 64 };
+    static uint16_t one[N * N];
+    static float x[N], y[LDY];
+    struct fixture f = { .type = K_BF16, .math = K_MATH_FAST, .shape = { N, N }, .src = one };
+    struct k_matrix *m;
+    bool same = true;
+
+    for (uint32_t i = 0; i < N; i++) {
+        one[i * N + i] = k_float_to_bf16(1);
+        x[i] = (1 + (float)i * 0x1p-9f) * (i % 3 ? 1 : -0x1p90f); /* ties, and between them */
+    }
+    m = pack(c->two, &f);
+    multiply(c->two, &f, m, x, y, 1, false, false);
+    for (uint32_t i = 0; i < N; i++)
+        same = same && y[i] == (c->two->matrix_form(m) == K_FORM_BF16 ? round_bf16(x[i]) : x[i]);
+    expect(c, same, "bfloat16 activations are not rounded to nearest even");
+    c->two->unpack_free(c->two, m);
+}
+
+/* Products and sums too small for a normal float: whatever becomes of them, a row has the same bits
+ * alone, and arithmetic around has what it had. */
+static void check_bf16_small(struct check *c, struct rng *r)
+{
+    enum { ROWS = 40, COLS = 96, N = 33 };
+    static uint16_t w[ROWS * COLS];
+    static float x[N * COLS];
+    struct fixture f = { .type = K_BF16, .math = K_MATH_FAST, .shape = { ROWS, COLS } };
+    float *y = get(c->two, N * LDY * sizeof *y);
+    volatile float small = 0x1p-126f;
+    struct k_matrix *m;
+
+    for (int i = 0; i < ROWS * COLS; i++)
+        w[i] = k_float_to_bf16(ldexpf(rng_float(r), -60 - (int)(rng_next(r) % 8)));
+    for (int i = 0; i < N * COLS; i++)
+        x[i] = ldexpf(rng_float(r), -58 - (int)(rng_next(r) % 8));
+    f.src = w;
+    f.x = x;
+    m = pack(c->two, &f);
+    multiply(c->two, &f, m, x, y, N, false, false);
+    compare_rows(c, &f, m, y, N);
+    expect(c, small / 2 > 0, "linear leaves the rounding of small numbers changed");
+    c->two->unpack_free(c->two, m);
+    c->two->free(c->two, y, N * LDY * sizeof *y);
+}
+
+static void check_bf16(struct check *c, struct rng *r)
+{
+    static const uint16_t w[32];
+    struct k_part part = { .type = K_BF16, .rows = 1, .data = w, .stride = sizeof w };
+    bool has = strstr(c->two->detail, "+bf16") != NULL;
+    struct k_matrix *m;
+
+    for (int math = 0; math < 2; math++) {
+        if (c->two->pack(c->two, &m, &part, 1, 32, (enum k_math)math, NULL) < 0)
+            abort();
+        expect(c, c->two->matrix_form(m) == (has && math == K_MATH_FAST ? K_FORM_BF16 : K_FORM_F32),
+               "form of activations for bfloat16 weights, math %d, %s", math, c->two->detail);
+        c->two->unpack_free(c->two, m);
+    }
+    check_bf16_rounding(c);
+    check_bf16_small(c, r);
 }
 
 /* Parts of different types side by side, rows permuted. */
@@ -265,7 +345,9 @@ void check_linear(struct check *c)
     for (int type = 0; type < K_TYPES; type++)
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
             for (int math = 0; math < 2; math++)
-                if (shapes[i].cols % k_type_info[type].block == 0)
+                if (type != K_I8 && type != K_F8_E4M3 && /* check_i8.c */
+                    shapes[i].cols % k_type_info[type].block == 0)
                     one_shape(c, &r, (enum k_type)type, (enum k_math)math, shapes[i]);
     check_parts(c, &r);
+    check_bf16(c, &r);
 }

@@ -18,7 +18,7 @@ static void run_norm(void *arg)
 {
     const struct fixture *f = arg;
 
-    f->k->act_norm(f->k, f->a, f->x, MAX_COLS, f->gain, ROWS, f->cols, 1e-5f);
+    f->k->act_norm(f->k, f->a, f->x, MAX_COLS, f->gain, NULL, ROWS, f->cols, 1e-5f);
 }
 
 static void run_swiglu(void *arg)

@@ -26,7 +26,7 @@ int main(int argc, char **argv)
     int st;
 
     if (argc < 2) {
-        fprintf(stderr, "usage: kernel_check [--bench] portable|avx2[-base]|avx512[-base]\n");
+        fprintf(stderr, "usage: kernel_check [--bench] portable|avx2[-base]|avx512[-base|-bf16]\n");
         return 2;
     }
     st = open_tables(&c, argv[argc - 1]);
@@ -38,7 +38,10 @@ int main(int argc, char **argv)
         check_types(&c);
         check_rows(&c);
         check_linear(&c);
+        check_i8(&c);
         check_attend(&c);
+        check_moe(&c);
+        check_latent(&c);
         check_sample(&c);
         printf("%s: %u checks, %u failed\n", c.two->detail, c.checks, c.failures);
     }

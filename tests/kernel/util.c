@@ -85,7 +85,9 @@ void *random_weights(struct rng *r, enum k_type type, size_t n)
         abort();
     for (size_t i = 0; i < bytes; i++)
         p[i] = (uint8_t)rng_next(r);
-    for (size_t i = 0; k_type_info[type].block == 1 && i < n; i++) {
+    for (size_t i = 0; type == K_F8_E4M3 && i < n; i++)
+        p[i] -= (p[i] & 127) == 127; /* no NaN */
+    for (size_t i = 0; k_type_info[type].block == 1 && k_type_info[type].bytes > 1 && i < n; i++) {
         float f = rng_float(r);
         uint16_t bf = k_float_to_bf16(f);
 

@@ -96,6 +96,15 @@ static void int_panel(const struct linear_job *job, const struct k_seg *s, uint3
     }
 }
 
+/* The scales of the 128 inputs that block b belongs to. */
+static void f8_scale(float *w, const float *scale, uint32_t b, uint32_t panel)
+{
+    scale += (size_t)(b * K_BLOCK / K_F8_BLOCK) * panel;
+    for (uint32_t c = 0; c < K_BLOCK; c++)
+        for (uint32_t lane = 0; lane < panel; lane++)
+            w[c * panel + lane] *= scale[lane];
+}
+
 /* Weights of one block as floats, [32][lane]. */
 static void float_block(const struct k_seg *s, uint32_t p, uint32_t b, uint32_t panel, float *w)
 {
@@ -107,7 +116,9 @@ static void float_block(const struct k_seg *s, uint32_t p, uint32_t b, uint32_t 
     if (!s->fmt.bits) {
         enum k_type type = s->type;
 
-        k_dequant(type, w, q + at * (type == K_F32 ? 4 : 2), n);
+        k_dequant(type, w, q + at * k_type_info[type].bytes, n);
+        if (type == K_F8_E4M3)
+            f8_scale(w, (const float *)s->scale + p * s->scale_count, b, panel);
         return;
     }
     q = codes(s, q + at * s->fmt.bits / 8, unpacked, panel);
@@ -167,6 +178,10 @@ void ref_linear(const struct linear_job *job, const struct k_seg *seg, uint32_t 
     float acc[ROWS * K_MAX_PANEL];
 
     (void)scratch;
+    if (seg->type == K_I8) {
+        ref_linear_i8(job, seg, p0, p1, r0, r1);
+        return;
+    }
     for (uint32_t p = p0; p < p1; p++)
         for (uint32_t r = r0; r < r1; r += ROWS) {
             uint32_t n = r1 - r < ROWS ? r1 - r : ROWS;

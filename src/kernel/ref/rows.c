@@ -28,6 +28,14 @@ static void quant_row(int8_t *q, float *scale, int32_t *isum, float *fsum, const
     }
 }
 
+static void bf16_row(uint16_t *y, float *wide, const float *x, uint32_t cols)
+{
+    for (uint32_t c = 0; c < bf16_stride(cols); c++) {
+        y[c] = c < cols ? k_float_to_bf16(x[c]) : 0;
+        wide[c] = k_bf16_to_float(y[c]);
+    }
+}
+
 static void norm_row(float *y, const float *x, const float *gain, uint32_t cols, float eps)
 {
     float part[16] = { 0 }, sum = 0, r;
@@ -85,7 +93,12 @@ void ref_kv_put(const struct k_kv *kv, void *k, void *v, uint32_t lane, uint32_t
 void cpu_fill_ref(struct cpu_impl *f)
 {
     f->panel = 16;
+    f->turn = ref_turn;
     f->quant_row = quant_row;
+    f->bf16_row = bf16_row;
+    f->i8_bytes = 1;
+    f->i8_row = ref_i8_row;
+    f->i8_static_row = ref_i8_static_row;
     f->norm_row = norm_row;
     f->swiglu_row = swiglu_row;
     f->linear = ref_linear;
@@ -94,4 +107,10 @@ void cpu_fill_ref(struct cpu_impl *f)
     f->attend_sum = ref_attend_sum;
     f->attend_add = ref_attend_add;
     f->attend_finish = ref_attend_finish;
+    f->row_store = ref_row_store;
+    f->row_load = ref_row_load;
+    f->latent_queries = ref_latent_queries;
+    f->latent_sum = ref_latent_sum;
+    f->latent_add = ref_latent_add;
+    f->latent_finish = ref_latent_finish;
 }

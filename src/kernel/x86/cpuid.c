@@ -12,6 +12,16 @@ static uint32_t avx_vnni(void)
 }
 #endif
 
+#if defined(__x86_64__)
+/* AVX512_BF16 without VNNI is left alone: no CPU is so, only what a hypervisor may pretend. */
+static uint32_t bf16(void)
+{
+    if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vnni"))
+        return 0;
+    return CPU_AVX512_BF16 | (__builtin_cpu_is("intel") ? CPU_BF16_HALF : 0);
+}
+#endif
+
 uint32_t cpu_flags(void)
 {
     uint32_t flags = 0;
@@ -24,7 +34,7 @@ uint32_t cpu_flags(void)
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         flags |= CPU_AVX512;
     if (__builtin_cpu_supports("avx512vnni"))
-        flags |= CPU_AVX512_VNNI;
+        flags |= CPU_AVX512_VNNI | bf16();
 #endif
     return flags;
 }

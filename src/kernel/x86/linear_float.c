@@ -47,6 +47,27 @@ static void widen(float *out, const struct k_seg *s, const uint8_t *panel, uint3
         v_store(out, s->type == K_F16 ? v_load_half(q) : v_load_bf16(q));
 }
 
+/* The same for 8-bit floats, with a row of scales every K_F8_BLOCK inputs; of an odd number of inputs
+ * one more, which panel and scratch have room for. */
+static void widen_f8(float *out, const struct k_seg *s, uint32_t p, uint32_t cols)
+{
+    const uint8_t *q = s->q + p * s->q_bytes;
+    const float *scale = (const float *)s->scale + p * s->scale_count;
+
+    for (uint32_t from = 0; from < cols; from += K_F8_BLOCK, scale += LANES) {
+        uint32_t to = from + K_F8_BLOCK < cols ? from + K_F8_BLOCK : cols;
+        vec v = v_load(scale);
+
+        for (uint32_t c = from; c < to; c += 2, q += 2 * LANES, out += 2 * LANES) {
+            vec pair[2];
+
+            v_load_f8_pair(pair, q);
+            v_store(out, v_mul(pair[0], v));
+            v_store(out + LANES, v_mul(pair[1], v));
+        }
+    }
+}
+
 /* Where the panel stands as floats: in the scratch, or where it is if it is float32. */
 static const float *panel_floats(float *scratch, const struct k_matrix *m, const struct k_seg *s,
                                  uint32_t p)
@@ -55,7 +76,9 @@ static const float *panel_floats(float *scratch, const struct k_matrix *m, const
 
     if (s->type == K_F32)
         return (const float *)(const void *)q;
-    if (!s->fmt.bits)
+    if (s->type == K_F8_E4M3)
+        widen_f8(scratch, s, p, m->cols);
+    else if (!s->fmt.bits)
         widen(scratch, s, q, m->cols);
     for (uint32_t b = 0; s->fmt.bits && b < m->blocks; b++)
         dequant_block(scratch + (size_t)b * K_BLOCK * LANES, s, p, b);
@@ -123,6 +146,10 @@ void ISA(linear_float)(const struct linear_job *job, const struct k_seg *seg, ui
 {
     size_t panel = (size_t)job->w->blocks * K_BLOCK * LANES;
 
+    if (!seg->fmt.bits && r1 - r0 <= DENSE_ROWS) {
+        ISA(linear_dense)(job, seg, p0, p1, r0, r1);
+        return;
+    }
     for (uint32_t p = p0; p < p1; p += K_UNIT) {
         const float *w[K_UNIT];
 

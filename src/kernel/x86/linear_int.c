@@ -8,13 +8,16 @@
 #include <string.h>
 
 #if defined(__AVX512VNNI__)
-#define LINEAR avx512_linear_vnni
-#define VNNI   _mm512_dpbusd_epi32
+#define LINEAR    avx512_linear_vnni
+#define LINEAR_I8 avx512_vnni_linear_i8
+#define VNNI      _mm512_dpbusd_epi32
 #elif defined(__AVXVNNI__)
-#define LINEAR avx2_linear_vnni
-#define VNNI   _mm256_dpbusd_avx_epi32
+#define LINEAR    avx2_linear_vnni
+#define LINEAR_I8 avx2_vnni_linear_i8
+#define VNNI      _mm256_dpbusd_avx_epi32
 #else
-#define LINEAR ISA(linear)
+#define LINEAR    ISA(linear)
+#define LINEAR_I8 ISA(linear_i8)
 #endif
 
 /* Rows of activations in a full register tile. Up to FEW rows the weights are unpacked in registers
@@ -366,6 +369,10 @@ void LINEAR(const struct linear_job *job, const struct k_seg *seg, uint32_t p0, 
     bool few = r1 - r0 <= FEW;
     unit_fn *fn = unit_fns[seg->type][few];
 
+    if (seg->type == K_I8) {
+        LINEAR_I8(job, seg, p0, p1, r0, r1);
+        return;
+    }
     if (!seg_is_int(job->w, seg)) {
         ISA(linear_float)(job, seg, p0, p1, r0, r1, scratch);
         return;

@@ -139,6 +139,7 @@ static void kv_put(const struct k_kv *kv, void *k, void *v, uint32_t lane, uint3
 void ISA(rows_fill)(struct cpu_impl *f)
 {
     f->panel = LANES;
+    f->turn = ISA(turn);
     f->quant_row = quant_row;
     f->norm_row = norm_row;
     f->swiglu_row = swiglu_row;

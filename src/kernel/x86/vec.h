@@ -59,6 +59,20 @@ ALWAYS_INLINE vec v_load_bf16(const uint16_t *p)
 
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
 }
+/* 2 * LANES 8-bit floats. e4m3fn has the bits of a float16 that is 2^8 times smaller, but for NaN. What
+ * extends the sign gets in the way of float16's highest bit of the exponent, which is set for NaN only:
+ * there the exponent carries. */
+ALWAYS_INLINE void v_load_f8_pair(vec v[2], const uint8_t *p)
+{
+    enum { XOR_AND = 0x78 }; /* a ^ (b & c) */
+    const __m512i top = _mm512_set1_epi16(0x4000), one = _mm512_set1_epi16(0x80);
+    __m512i b = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    __m512i half = _mm512_slli_epi16(b, 7);
+
+    half = _mm512_ternarylogic_epi32(half, _mm512_add_epi16(half, one), top, XOR_AND);
+    v[0] = _mm512_mul_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(half)), _mm512_set1_ps(256));
+    v[1] = _mm512_mul_ps(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1)), _mm512_set1_ps(256));
+}
 ALWAYS_INLINE vec v_add(vec a, vec b)
 {
     return _mm512_add_ps(a, b);
@@ -98,6 +112,10 @@ ALWAYS_INLINE vec v_abs(vec a)
 ALWAYS_INLINE vec v_round(vec a)
 {
     return _mm512_roundscale_ps(a, 0);
+}
+ALWAYS_INLINE mask v_less(vec a, vec b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
 }
 ALWAYS_INLINE vec v_select(mask m, vec a, vec b) /* a where the mask is set */
 {
@@ -224,6 +242,34 @@ ALWAYS_INLINE void i_store_low8(int8_t *p, veci a) /* the lanes as bytes; they f
 {
     _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(a));
 }
+/* Rows to columns: lane j of x[i] becomes lane i of x[j]. */
+ALWAYS_INLINE void v_transpose(vec x[LANES])
+{
+    __m512d t[LANES], u[LANES];
+
+    /* pairs of rows, then fours of them, inside each quarter of a vector */
+    for (int i = 0; i < LANES; i += 2) {
+        t[i] = _mm512_castps_pd(_mm512_unpacklo_ps(x[i], x[i + 1]));
+        t[i + 1] = _mm512_castps_pd(_mm512_unpackhi_ps(x[i], x[i + 1]));
+    }
+    for (int i = 0; i < LANES; i += 4)
+        for (int j = 0; j < 2; j++) {
+            u[i + 2 * j] = _mm512_unpacklo_pd(t[i + j], t[i + j + 2]);
+            u[i + 2 * j + 1] = _mm512_unpackhi_pd(t[i + j], t[i + j + 2]);
+        }
+    /* then the quarters */
+    for (int j = 0; j < 4; j++) {
+        __m512d a = _mm512_shuffle_f64x2(u[j], u[j + 4], 0x88);
+        __m512d b = _mm512_shuffle_f64x2(u[j], u[j + 4], 0xdd);
+        __m512d c = _mm512_shuffle_f64x2(u[j + 8], u[j + 12], 0x88);
+        __m512d d = _mm512_shuffle_f64x2(u[j + 8], u[j + 12], 0xdd);
+
+        x[j] = _mm512_castpd_ps(_mm512_shuffle_f64x2(a, c, 0x88));
+        x[j + 4] = _mm512_castpd_ps(_mm512_shuffle_f64x2(b, d, 0x88));
+        x[j + 8] = _mm512_castpd_ps(_mm512_shuffle_f64x2(a, c, 0xdd));
+        x[j + 12] = _mm512_castpd_ps(_mm512_shuffle_f64x2(b, d, 0xdd));
+    }
+}
 
 #else
 #define ISA(name) avx2_##name
@@ -276,6 +322,16 @@ ALWAYS_INLINE vec v_load_bf16(const uint16_t *p)
 
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
 }
+ALWAYS_INLINE void v_load_f8_pair(vec v[2], const uint8_t *p)
+{
+    const __m256i top = _mm256_set1_epi16(0x4000), one = _mm256_set1_epi16(0x80);
+    __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    __m256i half = _mm256_slli_epi16(b, 7);
+
+    half = _mm256_xor_si256(half, _mm256_and_si256(_mm256_add_epi16(half, one), top));
+    v[0] = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), _mm256_set1_ps(256));
+    v[1] = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), _mm256_set1_ps(256));
+}
 ALWAYS_INLINE vec v_add(vec a, vec b)
 {
     return _mm256_add_ps(a, b);
@@ -315,6 +371,10 @@ ALWAYS_INLINE vec v_abs(vec a)
 ALWAYS_INLINE vec v_round(vec a)
 {
     return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+ALWAYS_INLINE mask v_less(vec a, vec b)
+{
+    return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
 ALWAYS_INLINE vec v_select(mask m, vec a, vec b)
 {
@@ -455,6 +515,24 @@ ALWAYS_INLINE void i_store_low8(int8_t *p, veci a)
     __m128i v = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
 
     _mm_storel_epi64((__m128i *)(void *)p, _mm_packs_epi16(v, v));
+}
+ALWAYS_INLINE void v_transpose(vec x[LANES])
+{
+    __m256d t[LANES], u[LANES];
+
+    for (int i = 0; i < LANES; i += 2) {
+        t[i] = _mm256_castps_pd(_mm256_unpacklo_ps(x[i], x[i + 1]));
+        t[i + 1] = _mm256_castps_pd(_mm256_unpackhi_ps(x[i], x[i + 1]));
+    }
+    for (int i = 0; i < LANES; i += 4)
+        for (int j = 0; j < 2; j++) {
+            u[i + 2 * j] = _mm256_unpacklo_pd(t[i + j], t[i + j + 2]);
+            u[i + 2 * j + 1] = _mm256_unpackhi_pd(t[i + j], t[i + j + 2]);
+        }
+    for (int j = 0; j < 4; j++) {
+        x[j] = _mm256_castpd_ps(_mm256_permute2f128_pd(u[j], u[j + 4], 0x20));
+        x[j + 4] = _mm256_castpd_ps(_mm256_permute2f128_pd(u[j], u[j + 4], 0x31));
+    }
 }
 #endif
 
