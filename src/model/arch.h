@@ -1,12 +1,31 @@
-/* Inside of a model: what all architectures share, and what each brings. An architecture is one
- * file with one `struct arch`, and one line in the table of model.c. Inside the folder only. */
+/* Inside of a model: what all architectures share, and what each brings. A layer is made of blocks
+ * (blocks.h) by what the configuration says; an architecture is one small file with one `struct
+ * arch`, and one line in the table of source.c. Inside the folder only. */
 #ifndef SLUICE_MODEL_ARCH_H
 #define SLUICE_MODEL_ARCH_H
 
+#include "model/load.h"
 #include "model/model.h"
 #include "model/weights.h"
 
-struct arch;
+struct layer;
+struct mla_work;
+struct moe_work;
+struct mtp;
+struct mtp_work;
+
+struct arch {
+    const char *hf;   /* config.json's "architectures" */
+    const char *gguf; /* general.architecture; the prefix of its keys */
+    bool gguf_pairs;  /* a GGUF file has the rows of q and k in rotary pairs (2i, 2i+1) */
+    bool qkv_bias;    /* q, k and v have biases, which no key of config.json says */
+    bool head_norms;  /* each query and key head is normalized before it turns */
+    bool latent;      /* multi-head latent attention */
+    bool experts;     /* some layers may have a mixture of experts */
+};
+
+extern const struct arch arch_llama, arch_qwen2, arch_qwen3, arch_qwen3_moe, arch_deepseek_v2,
+    arch_deepseek_v3;
 
 struct model {
     struct model_config cfg;
@@ -20,88 +39,71 @@ struct model {
     struct k_matrix *embed; /* first stage; the last one too if it is also the head */
     struct k_matrix *head;  /* last stage; NULL elsewhere, and where embed serves */
     float *final_norm;      /* last stage */
-    void *body;             /* the layers, as the architecture keeps them */
+    float *final_norm_bias; /* NULL: none */
+    struct layer *layers;   /* [n_layers] */
+    struct mtp *mtp;        /* NULL: not loaded */
     uint64_t weight_bytes;
     char fingerprint[65];
 };
 
-/* What the layers of one step need. Rows are tokens; columns are multiples of 32. */
+/* What the layers of one step need. Rows are tokens; columns are multiples of 16. */
 struct work_shape {
     uint32_t wide; /* columns of model_work.wide and .ctx */
     uint32_t ctx;
-    uint32_t act;   /* most columns of an activation */
-    uint32_t forms; /* k_form bits that the layers' matrices read */
+    uint32_t act;          /* most columns of model_work.act */
+    uint32_t forms;        /* k_form bits that the matrices which read it want */
+    uint32_t head_forms;   /* the same of the matrices of a head (latent attention) */
+    uint32_t expert_forms; /* and of those of an expert */
 };
 
 struct model_work {
     const struct model *m;
     uint32_t max_tokens, max_logit_rows;
     struct work_shape shape;
-    float *x;          /* [max_tokens][hidden]: the residual stream */
-    float *wide;       /* [max_tokens][wide] */
-    float *ctx;        /* [max_tokens][ctx] */
-    struct k_act *act; /* [max_tokens][act] */
-    float *head_x;     /* [max_logit_rows][hidden] */
+    float *x;             /* [max_tokens][hidden]: the residual stream */
+    float *wide;          /* [max_tokens][wide] */
+    float *ctx;           /* [max_tokens][ctx] */
+    struct k_act *act;    /* [max_tokens][act] */
+    struct mla_work *mla; /* NULL: no layer has latent attention */
+    struct moe_work *moe; /* NULL: no layer has experts */
+    struct mtp_work *mtp; /* NULL: no layer for drafts */
+    float *head_x;        /* [max_logit_rows][hidden] */
     struct k_act *head_act;
     float *logits; /* [max_logit_rows][vocab] */
     model_probe_fn *probe;
     void *probe_arg;
 };
 
-struct load;
-
-struct arch {
-    const char *hf;                  /* config.json's "architectures" */
-    const char *gguf;                /* general.architecture; the prefix of its keys */
-    const struct weight_name *names; /* of a GGUF file */
-
-    /* Sizes that the layers cannot have, by name. */
-    int (*check)(const struct model *m, struct err *e);
-    /* Packs the stage's layers into m->body; m->body may be half built on failure. */
-    int (*load)(struct load *l);
-    void (*unload)(struct model *m); /* copes with NULL and the half-built */
-    void (*shape)(const struct model *m, struct work_shape *out);
-    /* [team] The stage's layers over w->x, which holds the residual stream before and after. */
-    void (*layers)(const struct model *m, struct model_work *w, const struct k_kv *kv,
-                   const struct model_batch *b);
+/* A norm's gain, and the bias that a quantizer may have folded into it (NULL: none). */
+struct norm {
+    float *gain, *bias;
 };
 
-extern const struct arch arch_llama;
+/* `name` without its ".weight". */
+int norm_load(struct load *l, struct norm *out, const char *name, uint32_t n);
+void norm_free(const struct model *m, struct norm *x, uint32_t n);
 
-/* load.c: what an architecture's load is made of. Shapes are checked against the configuration;
- * messages name the file, the tensor, what was expected and what was found. */
-struct load {
-    struct model *m;
-    struct weights *w;
-    const struct model_options *opt;
-    uint64_t done, total; /* bytes, for the progress call */
-    struct err *e;
-};
+/* y (= or +=) a times w. A matrix of int8 whose activations have one scale gets them first.
+ * [team] */
+void work_linear(const struct kernels *k, float *y, size_t ldy, struct k_act *a,
+                 const struct k_matrix *w, uint32_t n, bool add);
+/* The forms that an activation must have for w: with those that the others are made from. */
+uint32_t work_forms(const struct kernels *k, const struct k_matrix *w);
+/* [rows][cols] zeroed floats of the backend, and the way back. */
+float *work_rows(const struct model *m, uint32_t rows, uint32_t cols);
+void work_rows_free(const struct model *m, float *p, uint32_t rows, uint32_t cols);
 
-/* One part of a packed matrix: a tensor [rows][cols]. head_dim, when not 0, says that a GGUF file
- * has the rows of each head in rotary pairs (2i, 2i+1), to be put back to (i, i + head_dim / 2). */
-struct load_part {
-    const char *name;
-    uint32_t rows;
-    uint32_t head_dim;
-};
-#define LOAD_MAX_PARTS 4
-
-/* "model.layers.<layer>.<rest>" into out. Returns out. */
-const char *load_name(char out[TENSOR_MAX_NAME], uint32_t layer, const char *rest);
-/* Packs the parts side by side. Adds the packed bytes to *bytes (may be NULL). */
-int load_matrix(struct load *l, struct k_matrix **out, const struct load_part *parts,
-                uint32_t n_parts, uint32_t cols, uint64_t *bytes);
-/* A vector of n numbers as float32 in a buffer of the backend. */
-int load_vector(struct load *l, float **out, const char *name, uint32_t n);
-/* Embedding, final norm and head of this stage. */
-int load_ends(struct load *l);
-/* Refuses tensors that nothing has used: they would have changed the result. */
-int load_check_rest(const struct load *l);
+/* The matrix that logits come from: the head, or the embedding where that is tied. */
+const struct k_matrix *model_head(const struct model *m);
+/* Everything of a step that depends on the shape of the batch only, before its run. */
+void work_plan(const struct model *m, struct model_work *w, const struct model_batch *b);
 
 /* cos and sin [max_pos][n] of pos * inv_freq, times scale. */
 void rope_fill(const double *inv_freq, double scale, uint32_t n, uint32_t max_pos, float *cos_out,
                float *sin_out);
+
+/* The factor on q.k of latent attention: 1 / sqrt(head_dim) times YaRN's correction. */
+double rope_latent_scale(const struct model_config *c);
 
 /* 64 hex digits over configuration, names, types, shapes and samples of all tensors. */
 void fingerprint_of(char out[65], const struct model_config *c, const struct weights *w);

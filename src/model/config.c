@@ -1,66 +1,10 @@
 /* config.json and generation_config.json of a HuggingFace folder. */
 #include <jansson.h>
-#include <math.h>
 #include <string.h>
 
 #include "base/status.h"
+#include "model/config_json.h"
 #include "model/config_parse.h"
-
-/* A key that is absent or null leaves *out alone and counts as 0; else 1, or an error. */
-static int get_u32(const json_t *j, const char *key, uint32_t *out, struct err *e)
-{
-    const json_t *v = json_object_get(j, key);
-
-    if (!v || json_is_null(v))
-        return 0;
-    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > UINT32_MAX)
-        return err_set(e, ERR_BADMSG, "\"%s\" must be a count below 2^32", key);
-    *out = (uint32_t)json_integer_value(v);
-    return 1;
-}
-
-static int get_double(const json_t *j, const char *key, double *out, struct err *e)
-{
-    const json_t *v = json_object_get(j, key);
-
-    if (!v || json_is_null(v))
-        return 0;
-    if (!json_is_number(v) || !isfinite(json_number_value(v)))
-        return err_set(e, ERR_BADMSG, "\"%s\" must be a number", key);
-    *out = json_number_value(v);
-    return 1;
-}
-
-static int get_bool(const json_t *j, const char *key, bool *out, struct err *e)
-{
-    const json_t *v = json_object_get(j, key);
-
-    if (!v || json_is_null(v))
-        return 0;
-    if (!json_is_boolean(v))
-        return err_set(e, ERR_BADMSG, "\"%s\" must be true or false", key);
-    *out = json_is_true(v);
-    return 1;
-}
-
-static int need_u32(const json_t *j, const char *key, uint32_t *out, struct err *e)
-{
-    int st = get_u32(j, key, out, e);
-
-    return st == 0 ? err_set(e, ERR_BADMSG, "\"%s\" is missing", key) : st < 0 ? st : 0;
-}
-
-/* The string of a key, "" if absent; NULL (with a sentence) if it is something else. */
-static const char *get_text(const json_t *j, const char *key, struct err *e)
-{
-    const json_t *v = json_object_get(j, key);
-
-    if (!v || json_is_null(v))
-        return "";
-    if (!json_is_string(v))
-        err_set(e, ERR_BADMSG, "\"%s\" must be a string", key);
-    return json_string_value(v);
-}
 
 static int read_arch(struct model_config *c, const json_t *j, struct err *e)
 {
@@ -78,22 +22,37 @@ static int read_shapes(struct model_config *c, const json_t *j, struct err *e)
     double eps = 1e-6;
     int st;
 
-    if ((st = need_u32(j, "num_hidden_layers", &c->n_layers, e)) < 0 ||
-        (st = need_u32(j, "hidden_size", &c->hidden, e)) < 0 ||
-        (st = need_u32(j, "intermediate_size", &c->ffn, e)) < 0 ||
-        (st = need_u32(j, "num_attention_heads", &c->heads, e)) < 0 ||
-        (st = need_u32(j, "vocab_size", &c->vocab, e)) < 0)
+    if ((st = config_need_u32(j, "num_hidden_layers", &c->n_layers, e)) < 0 ||
+        (st = config_need_u32(j, "hidden_size", &c->hidden, e)) < 0 ||
+        (st = config_need_u32(j, "intermediate_size", &c->ffn, e)) < 0 ||
+        (st = config_need_u32(j, "num_attention_heads", &c->heads, e)) < 0 ||
+        (st = config_need_u32(j, "vocab_size", &c->vocab, e)) < 0)
         return st;
     c->kv_heads = c->heads;
     c->head_dim = c->heads ? c->hidden / c->heads : 0;
     c->max_position = 2048;
-    if ((st = get_u32(j, "num_key_value_heads", &c->kv_heads, e)) < 0 ||
-        (st = get_u32(j, "head_dim", &c->head_dim, e)) < 0 ||
-        (st = get_u32(j, "max_position_embeddings", &c->max_position, e)) < 0 ||
-        (st = get_double(j, "rms_norm_eps", &eps, e)) < 0 ||
-        (st = get_bool(j, "tie_word_embeddings", &c->tied_embeddings, e)) < 0)
+    if ((st = config_u32(j, "num_key_value_heads", &c->kv_heads, e)) < 0 ||
+        (st = config_u32(j, "head_dim", &c->head_dim, e)) < 0 ||
+        (st = config_u32(j, "max_position_embeddings", &c->max_position, e)) < 0 ||
+        (st = config_f64(j, "rms_norm_eps", &eps, e)) < 0 ||
+        (st = config_bool(j, "tie_word_embeddings", &c->tied_embeddings, e)) < 0 ||
+        (st = config_bool(j, "attention_bias", &c->attention_bias, e)) < 0)
         return st;
     c->norm_eps = (float)eps;
+    return 0;
+}
+
+/* The type that the weights were made in, as far as there is one that is known by name. */
+static int read_dtype(struct model_config *c, const json_t *j, struct err *e)
+{
+    const char *name = config_text(j, "torch_dtype", e);
+
+    if (name && !*name)
+        name = config_text(j, "dtype", e);
+    if (!name)
+        return ERR_BADMSG;
+    if (strlen(name) < sizeof c->torch_dtype)
+        strcpy(c->torch_dtype, name);
     return 0;
 }
 
@@ -105,12 +64,33 @@ static const struct {
     { "llama3", ROPE_LLAMA3 }, { "yarn", ROPE_YARN },
 };
 
+/* What a scaling cannot do without; the rest has defaults. */
+static int need_scaling(enum rope_scaling scaling, const json_t *r, struct err *e)
+{
+    static const struct {
+        enum rope_scaling scaling;
+        const char *key;
+    } needed[] = {
+        { ROPE_LINEAR, "factor" },           { ROPE_YARN, "factor" },
+        { ROPE_LLAMA3, "factor" },           { ROPE_LLAMA3, "low_freq_factor" },
+        { ROPE_LLAMA3, "high_freq_factor" }, { ROPE_LLAMA3, "original_max_position_embeddings" },
+    };
+
+    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
+        const json_t *v = json_object_get(r, needed[i].key);
+
+        if (needed[i].scaling == scaling && (!v || json_is_null(v)))
+            return err_set(e, ERR_BADMSG, "\"rope_scaling\": \"%s\" is missing", needed[i].key);
+    }
+    return 0;
+}
+
 static int read_rope_type(struct model_config *c, const json_t *r, struct err *e)
 {
-    const char *type = get_text(r, "rope_type", e);
+    const char *type = config_text(r, "rope_type", e);
 
     if (type && !*type)
-        type = get_text(r, "type", e);
+        type = config_text(r, "type", e);
     if (!type)
         return ERR_BADMSG;
     for (size_t i = 0; i < sizeof rope_types / sizeof rope_types[0]; i++)
@@ -130,18 +110,18 @@ static int read_scaling(struct model_config *c, const json_t *r, double *partial
 
     if (!json_is_object(r))
         return err_set(e, ERR_BADMSG, "\"rope_scaling\" must be an object or null");
-    if ((st = read_rope_type(c, r, e)) < 0 ||
-        (st = get_double(r, "rope_theta", &c->rope_theta, e)) < 0 ||
-        (st = get_double(r, "partial_rotary_factor", partial, e)) < 0 ||
-        (st = get_double(r, "factor", &c->rope_factor, e)) < 0 ||
-        (st = get_double(r, "low_freq_factor", &c->rope_low_freq, e)) < 0 ||
-        (st = get_double(r, "high_freq_factor", &c->rope_high_freq, e)) < 0 ||
-        (st = get_u32(r, "original_max_position_embeddings", &c->rope_original, e)) < 0 ||
-        (st = get_double(r, "beta_fast", &c->yarn_beta_fast, e)) < 0 ||
-        (st = get_double(r, "beta_slow", &c->yarn_beta_slow, e)) < 0 ||
-        (st = get_double(r, "attention_factor", &c->yarn_attn_factor, e)) < 0 ||
-        (st = get_double(r, "mscale", &c->yarn_mscale, e)) < 0 ||
-        (st = get_double(r, "mscale_all_dim", &c->yarn_mscale_all_dim, e)) < 0)
+    if ((st = read_rope_type(c, r, e)) < 0 || (st = need_scaling(c->rope_scaling, r, e)) < 0 ||
+        (st = config_f64(r, "rope_theta", &c->rope_theta, e)) < 0 ||
+        (st = config_f64(r, "partial_rotary_factor", partial, e)) < 0 ||
+        (st = config_f64(r, "factor", &c->rope_factor, e)) < 0 ||
+        (st = config_f64(r, "low_freq_factor", &c->rope_low_freq, e)) < 0 ||
+        (st = config_f64(r, "high_freq_factor", &c->rope_high_freq, e)) < 0 ||
+        (st = config_u32(r, "original_max_position_embeddings", &c->rope_original, e)) < 0 ||
+        (st = config_f64(r, "beta_fast", &c->yarn_beta_fast, e)) < 0 ||
+        (st = config_f64(r, "beta_slow", &c->yarn_beta_slow, e)) < 0 ||
+        (st = config_f64(r, "attention_factor", &c->yarn_attn_factor, e)) < 0 ||
+        (st = config_f64(r, "mscale", &c->yarn_mscale, e)) < 0 ||
+        (st = config_f64(r, "mscale_all_dim", &c->yarn_mscale_all_dim, e)) < 0)
         return st;
     return 0;
 }
@@ -181,15 +161,16 @@ static int read_rope(struct model_config *c, const json_t *j, struct err *e)
     c->yarn_beta_slow = 1;
     if (!r || json_is_null(r))
         r = json_object_get(j, "rope_parameters");
-    if ((st = get_double(j, "rope_theta", &c->rope_theta, e)) < 0 ||
-        (st = get_double(j, "partial_rotary_factor", &partial, e)) < 0)
+    if ((st = config_f64(j, "rope_theta", &c->rope_theta, e)) < 0 ||
+        (st = config_f64(j, "partial_rotary_factor", &partial, e)) < 0)
         return st;
     if (r && !json_is_null(r) && (st = read_scaling(c, r, &partial, e)) < 0)
         return st;
     if (!(partial > 0 && partial <= 1))
         return err_set(e, ERR_BADMSG, "\"partial_rotary_factor\" is %g; it lies in (0, 1]",
                        partial);
-    c->rope_dim = (uint32_t)(c->head_dim * partial);
+    if (!c->kv_lora) /* latent attention says itself what turns */
+        c->rope_dim = (uint32_t)(c->head_dim * partial);
     return scale_context(c, e);
 }
 
@@ -236,22 +217,21 @@ static int read_tokens(struct model_config *c, const json_t *j, const json_t *ge
 /* What this loader would get wrong if it went on. */
 static int refuse_unknown(const json_t *j, struct err *e)
 {
-    const json_t *q = json_object_get(j, "quantization_config");
-    const char *act = get_text(j, "hidden_act", e);
-    const char *method;
+    const char *act = config_text(j, "hidden_act", e);
+    bool window = false;
+    int st;
 
     if (!act)
         return ERR_BADMSG;
     if (*act && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         return err_set(e, ERR_UNSUPPORTED, "\"hidden_act\" \"%.64s\" is not supported; silu is",
                        act);
-    if (q && !json_is_null(q)) {
-        method = json_string_value(json_object_get(q, "quant_method"));
+    if ((st = config_bool(j, "use_sliding_window", &window, e)) < 0)
+        return st;
+    if (window)
         return err_set(e, ERR_UNSUPPORTED,
-                       "\"quantization_config\" with method \"%.64s\" is not supported; use an "
-                       "unquantized folder or a GGUF file",
-                       method ? method : "?");
-    }
+                       "\"use_sliding_window\" is true: attention over a window is not supported; "
+                       "set it to false (also by --hf-overrides) to attend to the whole context");
     return 0;
 }
 
@@ -262,14 +242,15 @@ static int fill(struct model_config *c, const json_t *j, const json_t *gen, stru
     if (!json_is_object(j))
         return err_set(e, ERR_BADMSG, "not a JSON object");
     if ((st = read_arch(c, j, e)) < 0 || (st = refuse_unknown(j, e)) < 0 ||
-        (st = read_shapes(c, j, e)) < 0 || (st = read_rope(c, j, e)) < 0 ||
-        (st = read_tokens(c, j, gen, e)) < 0)
+        (st = read_shapes(c, j, e)) < 0 || (st = read_dtype(c, j, e)) < 0 ||
+        (st = config_read_latent(c, j, e)) < 0 || (st = config_read_experts(c, j, e)) < 0 ||
+        (st = read_rope(c, j, e)) < 0 || (st = read_tokens(c, j, gen, e)) < 0)
         return st;
     return config_check(c, e);
 }
 
 int config_from_json(struct model_config *out, const char *json, size_t len, const char *gen,
-                     size_t gen_len, struct err *e)
+                     size_t gen_len, const char *overrides, struct err *e)
 {
     struct model_config c = { 0 };
     json_error_t je;
@@ -280,8 +261,10 @@ int config_from_json(struct model_config *out, const char *json, size_t len, con
         return err_set(e, ERR_BADMSG, "config.json: line %d: %s", je.line, je.text);
     if (gen && !(g = json_loadb(gen, gen_len, 0, &je)))
         st = err_set(e, ERR_BADMSG, "generation_config.json: line %d: %s", je.line, je.text);
+    else if (overrides && (st = config_override(j, overrides, e)) < 0)
+        err_prefix(e, st, "--hf-overrides");
     else if ((st = fill(&c, j, g, e)) < 0)
-        err_prefix(e, st, "config.json");
+        err_prefix(e, st, overrides ? "config.json with --hf-overrides" : "config.json");
     json_decref(j);
     json_decref(g);
     if (st == 0)
@@ -338,6 +321,8 @@ int config_check(const struct model_config *c, struct err *e)
     if (c->rope_scaling == ROPE_YARN && !(c->yarn_beta_fast > 0 && c->yarn_beta_slow > 0))
         return err_set(e, ERR_BADMSG, "yarn rope: beta_fast %g and beta_slow %g must be above 0",
                        c->yarn_beta_fast, c->yarn_beta_slow);
+    if ((st = config_check_blocks(c, e)) < 0)
+        return st;
     for (uint32_t i = 0; i < c->n_eos; i++)
         if ((uint32_t)c->eos[i] >= c->vocab)
             return err_set(e, ERR_BADMSG, "end token %d is not in the vocabulary of %u", c->eos[i],

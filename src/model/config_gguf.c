@@ -50,6 +50,19 @@ static int get_f64(struct keys *k, const char *name, double *out, struct err *e)
     return 1;
 }
 
+static int get_bool(struct keys *k, const char *name, bool *out, struct err *e)
+{
+    bool v;
+    int st = gguf_bool(k->g, key_of(k, name), &v, e);
+
+    if (st == ERR_NOTFOUND)
+        return 0;
+    if (st < 0)
+        return st;
+    *out = v;
+    return 1;
+}
+
 static int need_u32(struct keys *k, const char *name, uint32_t *out, struct err *e)
 {
     int st = get_u32(k, name, out, e);
@@ -93,6 +106,90 @@ static int read_shapes(struct model_config *c, struct keys *k, struct err *e)
     return (st = get_u32(k, "rope.dimension_count", &c->rope_dim, e)) < 0 ? st : 0;
 }
 
+/* Latent attention. Newer files call the sizes of a head ..._mla, and key_length what the cache
+ * holds of a token. */
+static int read_latent(struct model_config *c, struct keys *k, struct err *e)
+{
+    uint32_t key = c->head_dim;
+    int st = get_u32(k, "attention.kv_lora_rank", &c->kv_lora, e);
+
+    if (st < 0 || c->kv_lora == 0)
+        return st < 0 ? st : 0;
+    c->v_dim = key;
+    if ((st = get_u32(k, "attention.q_lora_rank", &c->q_lora, e)) < 0 ||
+        (st = get_u32(k, "attention.value_length", &c->v_dim, e)) < 0 ||
+        (st = get_u32(k, "attention.key_length_mla", &key, e)) < 0 ||
+        (st = get_u32(k, "attention.value_length_mla", &c->v_dim, e)) < 0)
+        return st;
+    if (key <= c->rope_dim)
+        return err_set(e, ERR_BADMSG, "%s: heads of %u numbers, %u of them rotated", k->prefix, key,
+                       c->rope_dim);
+    c->nope_dim = key - c->rope_dim;
+    config_latent_heads(c);
+    return 0;
+}
+
+/* Some layer's tensor of that name. */
+static bool has_tensor(const struct gguf *g, const char *rest)
+{
+    uint64_t n;
+    const struct tensor *t = gguf_tensors(g, &n);
+
+    for (uint64_t i = 0; i < n; i++) {
+        const char *dot = strncmp(t[i].name, "blk.", 4) == 0 ? strchr(t[i].name + 4, '.') : NULL;
+
+        if (dot && strcmp(dot + 1, rest) == 0)
+            return true;
+    }
+    return false;
+}
+
+enum { GATE_SOFTMAX = 1, GATE_SIGMOID = 2 }; /* expert_gating_func */
+
+/* DeepSeek-V3's choice of groups and its bias go with its sigmoid. qwen3moe files do not say that
+ * weights are normalized, and all are. */
+static int read_router(struct model_config *c, struct keys *k, struct err *e)
+{
+    uint32_t gate = GATE_SOFTMAX;
+    int st;
+
+    c->expert_groups = c->expert_top_groups = 1;
+    c->expert_normalize = strcmp(k->prefix, "qwen3moe") == 0;
+    c->expert_bias = has_tensor(k->g, "exp_probs_b.bias");
+    if ((st = get_u32(k, "expert_gating_func", &gate, e)) < 0 ||
+        (st = get_f64(k, "expert_weights_scale", &c->expert_scale, e)) < 0 ||
+        (st = get_bool(k, "expert_weights_norm", &c->expert_normalize, e)) < 0 ||
+        (st = get_u32(k, "expert_group_count", &c->expert_groups, e)) < 0 ||
+        (st = get_u32(k, "expert_group_used_count", &c->expert_top_groups, e)) < 0)
+        return st;
+    if (gate != GATE_SOFTMAX && gate != GATE_SIGMOID)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "key %s.expert_gating_func: %u is not supported; %d (softmax) and %d "
+                       "(sigmoid) are",
+                       k->prefix, gate, GATE_SOFTMAX, GATE_SIGMOID);
+    if (c->expert_scale == 0) /* absent, or what stands for "no factor" */
+        c->expert_scale = 1;
+    c->expert_sigmoid = c->expert_group_two = gate == GATE_SIGMOID;
+    return 0;
+}
+
+static int read_experts(struct model_config *c, struct keys *k, struct err *e)
+{
+    int st = get_u32(k, "expert_count", &c->experts, e);
+
+    if (st < 0 || c->experts == 0)
+        return st < 0 ? st : 0;
+    if ((st = need_u32(k, "expert_used_count", &c->experts_per_token, e)) < 0 ||
+        (st = need_u32(k, "expert_feed_forward_length", &c->expert_ffn, e)) < 0 ||
+        (st = get_u32(k, "expert_shared_count", &c->shared_experts, e)) < 0 ||
+        (st = get_u32(k, "leading_dense_block_count", &c->first_dense, e)) < 0 ||
+        (st = read_router(c, k, e)) < 0)
+        return st;
+    for (uint32_t i = 0; i < c->first_dense && i <= MODEL_MAX_LAYERS; i++)
+        config_set_dense(c, i);
+    return 0;
+}
+
 static int read_rope_type(struct model_config *c, struct keys *k, struct err *e)
 {
     const char *s;
@@ -115,16 +212,24 @@ static int read_rope_type(struct model_config *c, struct keys *k, struct err *e)
     return 0;
 }
 
-/* attn_factor multiplies YaRN's own 0.1 ln(factor) + 1 here, where config.json's replaces it. */
+/* attn_factor multiplies YaRN's own 0.1 ln(factor) + 1 here, where config.json's replaces it.
+ * Latent attention has the correction in its softmax, with a factor of its own on the logarithm,
+ * and none on what turns. */
 static int read_yarn(struct model_config *c, struct keys *k, struct err *e)
 {
-    double attn = 1;
+    double attn = 1, log_mul = 0;
     int st;
 
     if ((st = get_f64(k, "rope.scaling.yarn_beta_fast", &c->yarn_beta_fast, e)) < 0 ||
         (st = get_f64(k, "rope.scaling.yarn_beta_slow", &c->yarn_beta_slow, e)) < 0 ||
-        (st = get_f64(k, "rope.scaling.attn_factor", &attn, e)) < 0)
+        (st = get_f64(k, "rope.scaling.attn_factor", &attn, e)) < 0 ||
+        (st = get_f64(k, "rope.scaling.yarn_log_multiplier", &log_mul, e)) < 0)
         return st;
+    if (c->kv_lora) {
+        c->yarn_attn_factor = 1;
+        c->yarn_mscale_all_dim = log_mul / 0.1;
+        return 0;
+    }
     c->yarn_attn_factor = attn * (0.1 * log(c->rope_factor) + 1);
     return 0;
 }
@@ -187,6 +292,21 @@ static int read_tokens(struct model_config *c, const struct gguf *g, struct err 
     return 0;
 }
 
+/* What would give wrong results if it were left out. */
+static int refuse_unknown(struct keys *k, struct err *e)
+{
+    double temperature = 0;
+    int st = get_f64(k, "attention.temperature_scale", &temperature, e);
+
+    if (st < 0)
+        return st;
+    return temperature != 0 ? err_set(e, ERR_UNSUPPORTED,
+                                      "key %s.attention.temperature_scale: %g: attention whose "
+                                      "temperature depends on the position is not supported",
+                                      k->prefix, temperature)
+                            : 0;
+}
+
 int config_from_gguf(struct model_config *out, const struct gguf *g, const char *arch,
                      const char *prefix, struct err *e)
 {
@@ -198,8 +318,9 @@ int config_from_gguf(struct model_config *out, const struct gguf *g, const char 
 
     snprintf(c.arch, sizeof c.arch, "%s", arch);
     if ((st = read_vocab(&c, &k, e)) < 0 || (st = read_shapes(&c, &k, e)) < 0 ||
-        (st = read_rope(&c, &k, e)) < 0 || (st = read_tokens(&c, g, e)) < 0 ||
-        (st = config_check(&c, e)) < 0)
+        (st = read_latent(&c, &k, e)) < 0 || (st = read_experts(&c, &k, e)) < 0 ||
+        (st = refuse_unknown(&k, e)) < 0 || (st = read_rope(&c, &k, e)) < 0 ||
+        (st = read_tokens(&c, g, e)) < 0 || (st = config_check(&c, e)) < 0)
         return st;
     c.tied_embeddings = true;
     for (uint64_t i = 0; i < n; i++)

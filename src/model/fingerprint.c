@@ -32,6 +32,17 @@ static void add_config(struct hash256 *h, const struct model_config *c)
     chain(h, text, (size_t)n, NULL, 0);
 }
 
+/* Apart from the above, so that models without experts keep the fingerprint that they had. */
+static void add_router(struct hash256 *h, const struct model_config *c)
+{
+    char text[256];
+    int n = snprintf(text, sizeof text, "experts %u of %u groups %u of %u %d %d %d scale %a",
+                     c->experts_per_token, c->experts, c->expert_top_groups, c->expert_groups,
+                     c->expert_sigmoid, c->expert_group_two, c->expert_normalize, c->expert_scale);
+
+    chain(h, text, (size_t)n, NULL, 0);
+}
+
 static void add_tensor(struct hash256 *h, const struct tensor *t)
 {
     char text[TENSOR_MAX_NAME + 32 + TENSOR_SHAPE_TEXT], shape[TENSOR_SHAPE_TEXT];
@@ -50,7 +61,11 @@ void fingerprint_of(char out[65], const struct model_config *c, const struct wei
     struct hash256 h = { { 0 } };
 
     add_config(&h, c);
-    for (size_t i = 0; i < w->n; i++)
+    if (c->experts)
+        add_router(&h, c);
+    for (size_t i = 0; i < w->n; i++) {
         add_tensor(&h, &w->w[i].t);
+        weights_drop(&w->w[i], 0, w->w[i].t.bytes); /* a sample brings its neighbours */
+    }
     hash_hex(out, &h);
 }

@@ -1,81 +1,15 @@
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/status.h"
-#include "model/arch.h"
+#include "model/blocks.h"
+#include "model/config_notes.h"
 #include "model/config_parse.h"
-#include "model/gguf.h"
+#include "model/load_quant.h"
+#include "model/opening.h"
 #include "model/source.h"
-#include "sys/map.h"
-
-int model_read_config(struct model_config *out, const char *path, struct err *e)
-{
-    const struct arch *arch;
-    struct map map = { 0 };
-    struct gguf *g = NULL;
-    bool is_gguf;
-    int st = source_is_gguf(&is_gguf, path, e);
-
-    if (st < 0)
-        return st;
-    if (!is_gguf)
-        return source_from_dir(&arch, out, path, e);
-    if ((st = map_open(&map, path, e)) == 0 && ((st = gguf_parse(&g, map.data, map.size, e)) < 0 ||
-                                                (st = source_from_gguf(&arch, out, g, e)) < 0))
-        err_prefix(e, st, "%s", path);
-    gguf_free(g);
-    map_close(&map);
-    return st;
-}
-
-/* Opens the files at opt->path and finds architecture and configuration. */
-static int open_source(struct model *m, struct weights **w, const char *path, struct err *e)
-{
-    bool is_gguf;
-    int st = source_is_gguf(&is_gguf, path, e);
-
-    if (st < 0)
-        return st;
-    if (is_gguf) {
-        if ((st = weights_open_gguf(w, path, e)) == 0 &&
-            (st = source_from_gguf(&m->arch, &m->cfg, weights_gguf(*w), e)) < 0)
-            err_prefix(e, st, "%s", path);
-        return st < 0 ? st : weights_translate(*w, m->arch->names, e);
-    }
-    if ((st = source_from_dir(&m->arch, &m->cfg, path, e)) < 0)
-        return st;
-    return weights_open_dir(w, path, e);
-}
-
-static int choose_types(struct model *m, const struct model_options *opt, struct err *e)
-{
-    const char *kv = opt->kv_dtype;
-
-    m->math = opt->dtype == MODEL_DTYPE_FLOAT32 ? K_MATH_FLOAT : K_MATH_FAST;
-    m->kv_type = opt->dtype == MODEL_DTYPE_FLOAT32 ? K_F32 : K_F16;
-    if (!kv || strcmp(kv, "auto") == 0)
-        return 0;
-    if (strcmp(kv, "float32") == 0)
-        m->kv_type = K_F32;
-    else if (strcmp(kv, "float16") == 0)
-        m->kv_type = K_F16;
-    else
-        return err_set(e, ERR_UNSUPPORTED,
-                       "--kv-cache-dtype %s is not supported; auto, float16 and float32 are", kv);
-    return 0;
-}
-
-static int choose_stage(struct model *m, const struct model_options *opt, struct err *e)
-{
-    m->first_layer = opt->first_layer;
-    m->n_layers = opt->n_layers ? opt->n_layers : m->cfg.n_layers;
-    if (m->first_layer >= m->cfg.n_layers || m->n_layers > m->cfg.n_layers - m->first_layer)
-        return err_set(e, ERR_RANGE, "%s: layers %u to %u asked for, but the model has %u",
-                       opt->path, m->first_layer, m->first_layer + m->n_layers - 1,
-                       m->cfg.n_layers);
-    m->max_pos = opt->max_model_len ? opt->max_model_len : m->cfg.max_position;
-    return 0;
-}
 
 /* Llama 3.1 in GGUF: the bands of its scaling come as divisors of the frequencies. */
 static int apply_freq_factors(double *freq, uint32_t n, struct weights *w, struct err *e)
@@ -135,42 +69,115 @@ static int build_rope(struct model *m, struct weights *w, struct err *e)
     return st;
 }
 
-static int load_all(struct model *m, struct weights *w, const struct model_options *opt,
-                    struct err *e)
+static int load_layers(struct load *l)
 {
-    struct load l = { .m = m, .w = w, .opt = opt, .e = e };
+    struct model *m = l->m;
+    int st = 0;
+
+    if (!(m->layers = calloc(m->n_layers, sizeof *m->layers)))
+        return err_set(l->e, ERR_NOMEM, "no memory for %u layers", m->n_layers);
+    for (uint32_t i = 0; st == 0 && i < m->n_layers; i++)
+        st = layer_load(l, &m->layers[i], m->first_layer + i);
+    return st == 0 && opening_mtp(m, l->opt) ? mtp_load(l) : st;
+}
+
+static int load_all(struct opening *o, const struct model_options *opt, struct err *e)
+{
+    struct load l = { .m = o->m, .w = o->w, .quant = o->quant, .opt = opt, .e = e };
+    char warning[QUANT_TEXT];
     int st;
 
-    weights_select(w, m->first_layer, m->n_layers);
-    l.total = weights_bytes(w);
-    fingerprint_of(m->fingerprint, &m->cfg, w);
-    if ((st = load_ends(&l)) < 0 || (st = m->arch->load(&l)) < 0 || (st = load_check_rest(&l)) < 0)
+    l.total = weights_bytes(o->w);
+    fingerprint_of(o->m->fingerprint, &o->m->cfg, o->w);
+    if ((st = load_ends(&l)) < 0 || (st = load_layers(&l)) < 0 || (st = load_check_rest(&l)) < 0)
         return st;
+    if (load_zero_scales(warning, &l))
+        log_warning("%s", warning);
     if (opt->progress) /* what is not needed counts as done */
         opt->progress(opt->progress_arg, l.total, l.total);
     return 0;
 }
 
+/* float16 with W8A8 weights, wherever it comes from. */
+static void log_float16(const struct opening *o, const struct model_options *opt,
+                        const struct config_notes *c)
+{
+    const char *dtype = "", *from = "--dtype float16";
+    char warning[QUANT_TEXT], text[QUANT_TEXT];
+
+    if (opt->dtype == MODEL_DTYPE_FLOAT16)
+        dtype = "float16";
+    else if (opt->dtype == MODEL_DTYPE_AUTO && c->key) {
+        dtype = c->dtype;
+        snprintf(text, sizeof text, "\"%s\": \"%s\" in %.200s%s", c->key, c->dtype,
+                 c->overridden ? "--hf-overrides" : opt->path, c->overridden ? "" : "/config.json");
+        from = text;
+    }
+    if (quant_warning(warning, o->quant, &o->linears, dtype, from))
+        log_warning("%s", warning);
+}
+
+/* What config.json and what was put over it may have meant otherwise. */
+static void log_config(const struct opening *o, const struct model_options *opt)
+{
+    struct config_notes c;
+
+    source_notes(&c, opt->path, opt->hf_overrides);
+    log_float16(o, opt, &c);
+    if (!c.dtype_known)
+        log_warning("%s%s: \"%s\": \"%s\" is no type that is known here (bfloat16, float16 and "
+                    "float32 are); it is left alone",
+                    c.overridden ? "--hf-overrides" : opt->path, c.overridden ? "" : "/config.json",
+                    c.key, c.dtype);
+    if (*c.unread)
+        log_warning("--hf-overrides: \"%s\" changes nothing: config.json does not have it and it "
+                    "is not read here%s%s%s",
+                    c.unread, *c.near ? "; did you mean \"" : "", c.near, *c.near ? "\"?" : "");
+}
+
+/* One line on how the weights are quantized. */
+static void log_quant(const struct opening *o, const struct model_options *opt)
+{
+    char text[QUANT_TEXT];
+
+    if (o->w->gguf) {
+        log_info("%s: GGUF: %s", opt->path, weights_types(text, sizeof text, o->w));
+        return;
+    }
+    log_info("%s: %s", opt->path, quant_text(text, o->quant, &o->linears));
+    log_config(o, opt);
+}
+
+/* A layer for drafts that is there, counted or not, and stays out. */
+static void log_mtp(const struct opening *o, const struct model_options *opt)
+{
+    const struct model_config *c = &o->m->cfg;
+
+    if (c->mtp_layers && !opt->mtp)
+        log_info("%s: leaving out %u multi-token prediction layer(s), which only speculative "
+                 "decoding reads",
+                 opt->path, c->mtp_layers);
+    if (c->mtp_layers == 0 && weights_has_mtp(o->w, c->n_layers))
+        log_info("%s: leaving out a multi-token prediction layer: num_nextn_predict_layers is 0",
+                 opt->path);
+}
+
 int model_open(struct model **out, const struct kernels *k, const struct model_options *opt,
                struct err *e)
 {
-    struct model *m = calloc(1, sizeof *m);
-    struct weights *w = NULL;
-    int st;
+    struct opening o;
+    int st = opening_begin(&o, k, opt, e);
 
-    if (!m)
-        return err_set(e, ERR_NOMEM, "no memory");
-    m->k = k;
-    if ((st = open_source(m, &w, opt->path, e)) < 0 || (st = choose_types(m, opt, e)) < 0 ||
-        (st = choose_stage(m, opt, e)) < 0 || (st = m->arch->check(m, e)) < 0 ||
-        (st = build_rope(m, w, e)) < 0 || (st = load_all(m, w, opt, e)) < 0) {
-        weights_close(w);
-        model_close(m);
-        return st;
+    if (st == 0) {
+        log_mtp(&o, opt);
+        log_quant(&o, opt);
+        if ((st = build_rope(o.m, o.w, e)) == 0 && (st = load_all(&o, opt, e)) == 0) {
+            *out = o.m;
+            o.m = NULL;
+        }
     }
-    weights_close(w);
-    *out = m;
-    return 0;
+    opening_end(&o);
+    return st;
 }
 
 void model_close(struct model *m)
@@ -180,11 +187,14 @@ void model_close(struct model *m)
     if (!m)
         return;
     k = m->k;
-    if (m->arch)
-        m->arch->unload(m);
+    for (uint32_t i = 0; m->layers && i < m->n_layers; i++)
+        layer_unload(m, &m->layers[i]);
+    free(m->layers);
+    mtp_unload(m);
     k->unpack_free(k, m->embed);
     k->unpack_free(k, m->head);
     k->free(k, m->final_norm, m->cfg.hidden * sizeof(float));
+    k->free(k, m->final_norm_bias, m->cfg.hidden * sizeof(float));
     k->free(k, m->cos, rope_bytes(m));
     k->free(k, m->sin, rope_bytes(m));
     free(m);
@@ -198,6 +208,16 @@ const struct model_config *model_config(const struct model *m)
 enum k_type model_kv_type(const struct model *m)
 {
     return m->kv_type;
+}
+
+void model_kv_shape(const struct model *m, struct model_kv_shape *out)
+{
+    *out = (struct model_kv_shape){
+        .n_layers = m->n_layers + (m->mtp != NULL),
+        .kv_heads = m->cfg.kv_heads,
+        .head_dim = m->cfg.kv_lora ? m->cfg.kv_lora + m->cfg.rope_dim : m->cfg.head_dim,
+        .latent = m->cfg.kv_lora,
+    };
 }
 
 uint64_t model_weight_bytes(const struct model *m)

@@ -21,6 +21,10 @@ enum model_dtype {
     MODEL_DTYPE_AUTO,    /* the fastest path whose perplexity is within 1 % of float32: int8
                           * activations in blocks of 32 for quantized weights, float16 KV cache */
     MODEL_DTYPE_FLOAT32, /* float32 activations and KV cache, weights dequantized exactly */
+    /* As AUTO; but what config.json says of it is not looked at, and float16 with int8 weights is
+     * warned of. */
+    MODEL_DTYPE_FLOAT16,
+    MODEL_DTYPE_BFLOAT16,
 };
 
 struct model_options {
@@ -29,12 +33,31 @@ struct model_options {
     const char *kv_dtype;           /* NULL or "auto": by dtype; "float16", "float32" */
     uint32_t first_layer, n_layers; /* pipeline stage; n_layers 0: all */
     uint32_t max_model_len;         /* 0: the model's own; sizes the rotary table */
+    const char *quantization;       /* NULL: as found; else refused unless it is what was found */
+    const char *hf_overrides;       /* JSON object over config.json's keys; NULL: none */
+    bool mtp;                       /* load the multi-token prediction layer (last stage) */
     void (*progress)(void *arg, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
     void *progress_arg;
 };
 
-/* Only the configuration (cheap): what a folder or file is, and what serving it will take. */
-int model_read_config(struct model_config *out, const char *path, struct err *e);
+/* Only the configuration (cheap): what a folder or file is. hf_overrides: NULL, or a JSON object
+ * whose keys replace those of config.json. */
+int model_read_config(struct model_config *out, const char *path, const char *hf_overrides,
+                      struct err *e);
+
+/* What opt would load, and what its steps of up to max_tokens rows need, in bytes: from the files'
+ * headers, before a weight is read. Estimates, a few percent off. Errors are those of model_open. */
+struct model_estimate {
+    uint64_t weights;  /* packed */
+    uint64_t floats;   /* of these, those of matrices that are not quantized */
+    uint64_t tables;   /* rotary positions */
+    uint64_t scratch;  /* activations */
+    uint64_t kv_token; /* a token's keys and values, in all layers */
+    bool folder;       /* not a GGUF file */
+};
+int model_estimate(struct model_estimate *out, const struct kernels *k,
+                   const struct model_options *opt, uint32_t max_tokens, uint32_t logit_rows,
+                   struct err *e);
 
 /* ERR_NOTFOUND, ERR_BADMSG (file, offset, reason), ERR_UNSUPPORTED (architecture or type by name),
  * ERR_NOMEM. k is borrowed until model_close. */
@@ -44,7 +67,15 @@ void model_close(struct model *m); /* NULL is fine */
 
 const struct model_config *model_config(const struct model *m);
 enum k_type model_kv_type(const struct model *m);
-/* Bytes of packed weights: what a decode step reads at least once (embedding rows aside). */
+/* What a layer's KV cache looks like; n_layers counts the multi-token prediction layer where it is
+ * loaded: its planes are the last. */
+struct model_kv_shape {
+    uint32_t n_layers, kv_heads, head_dim;
+    uint32_t latent; /* 0: keys and values; else the compressed part of head_dim (kernel.h, k_kv) */
+};
+void model_kv_shape(const struct model *m, struct model_kv_shape *out);
+/* Bytes of packed weights (embedding rows aside): where there are no experts and no layers for
+ * drafts, what a decode step reads at least once. */
 uint64_t model_weight_bytes(const struct model *m);
 /* 64 hex digits over architecture, shapes, types and a sample of every tensor's bytes: two instances
  * with equal fingerprints hold the same weights. */
@@ -60,6 +91,11 @@ struct model_batch {
     const uint32_t *pos;      /* [n], below max_model_len */
     const struct k_seq *seqs; /* every row belongs to exactly one */
     uint32_t n_seqs;
+    /* Latent attention has two forms, of which one is faster for many rows; they round differently.
+     * So that a row's result does not depend on what was computed with it, the caller says by
+     * position which rows take that form: [n_seqs], so many leading rows of each sequence (those of
+     * the prompt). NULL: none. */
+    const uint32_t *n_prompt_rows;
 };
 
 /* Activations of one step at a time: room for max_tokens rows. */
@@ -79,9 +115,30 @@ void model_forward(const struct model *m, struct model_work *w, const struct k_k
 float *model_logits(const struct model *m, struct model_work *w, const uint32_t *rows,
                     uint32_t n_rows, size_t *ld);
 
-/* For tests: called inside model_forward on one thread after the named step ("embed", "layer0", ...,
- * "final_norm", and inside layer 0 and 1 "L0.attn_norm", "L0.q", "L0.k", "L0.v", "L0.attn_ctx",
- * "L0.attn_out", "L0.ffn_norm", "L0.ffn_out") with its rows. NULL (default): off, and costs nothing. */
+/* Multi-token prediction (DeepSeek-V3 technical report, 2.2). The rows of b are sequences as in
+ * model_forward; ids[i] is the token after position pos[i]. The layer joins its embedding with the
+ * state of row from[i] (NULL: row i) of the last model_forward or model_draft: after a forward the
+ * output of the final norm, after a draft the layer's own. That state is gone afterwards: ask for the
+ * logits of a forward before the first draft. Writes the layer's keys and values to
+ * kv (one plane pair, not an array of layers). */
+void model_draft(const struct model *m, struct model_work *w, const struct k_kv *kv,
+                 const struct model_batch *b, const uint32_t *from);
+/* Logits of rows of the last model_draft: of the token after the one that was in ids. */
+float *model_draft_logits(const struct model *m, struct model_work *w, const uint32_t *rows,
+                          uint32_t n_rows, size_t *ld);
+
+/* For calibration and tests: called inside model_forward and model_draft on one thread after the
+ * named step with its rows. NULL (default): off, and costs nothing.
+ *
+ *     embed, layer0 .., final_norm         the residual stream, and after the final norm
+ *     L0.attn_norm, L0.q                   of each layer: q after its rotation
+ *     L0.k, L0.v                           grouped-query attention
+ *     L0.q_a_norm, L0.c_kv, L0.k_pe        latent attention: the inputs of q_b and of kv_b, the
+ *                                          rotated part of the key
+ *     L0.attn_ctx, L0.attn_out             before and after o_proj
+ *     L0.ffn_norm, L0.ffn_act, L0.ffn_out  ffn_act: the input of down_proj of a dense layer
+ *     L0.router_ids@0, L0.router_weights@0 [tokens][experts a token], ids as floats; of the tokens
+ *                                          from the number on that follows the @ */
 typedef void model_probe_fn(void *arg, const char *name, const float *rows, size_t ld, uint32_t n,
                             uint32_t cols);
 void model_set_probe(struct model_work *w, model_probe_fn *fn, void *arg);

@@ -3,7 +3,8 @@
  *
  * Linear: Chen et al., "Extending context window of large language models via position
  * interpolation". YaRN: Peng et al., "YaRN: efficient context window extension", with the range
- * rounded outwards as every published implementation has it. llama3: the three bands of Llama 3.1. */
+ * rounded outwards as every published implementation has it. llama3: the three bands of Llama
+ * 3.1. */
 #include <math.h>
 
 #include <stddef.h>
@@ -79,6 +80,17 @@ void model_rope_freqs(const struct model_config *c, double *inv_freq, double *sc
         *scale = yarn_scale(c);
         break;
     }
+}
+
+/* DeepSeek has the correction for longer contexts in the softmax, squared because it stands for a
+ * factor on queries and keys, of which only a part turns. */
+double rope_latent_scale(const struct model_config *c)
+{
+    double m = 1;
+
+    if (c->rope_scaling == ROPE_YARN && c->yarn_mscale_all_dim > 0)
+        m = yarn_mscale(c->rope_factor, c->yarn_mscale_all_dim);
+    return m * m / sqrt((double)c->head_dim);
 }
 
 void rope_fill(const double *inv_freq, double scale, uint32_t n, uint32_t max_pos, float *cos_out,

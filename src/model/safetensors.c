@@ -17,11 +17,11 @@ static const struct dtype {
     uint32_t bytes;
     enum k_type type;
 } dtypes[] = {
-    { "F32", 4, K_F32 },       { "BF16", 2, K_BF16 },     { "F16", 2, K_F16 },
-    { "F64", 8, K_TYPES },     { "I64", 8, K_TYPES },     { "I32", 4, K_TYPES },
-    { "I16", 2, K_TYPES },     { "I8", 1, K_TYPES },      { "U64", 8, K_TYPES },
-    { "U32", 4, K_TYPES },     { "U16", 2, K_TYPES },     { "U8", 1, K_TYPES },
-    { "F8_E4M3", 1, K_TYPES }, { "F8_E5M2", 1, K_TYPES }, { "F8_E8M0", 1, K_TYPES },
+    { "F32", 4, K_F32 },         { "BF16", 2, K_BF16 },     { "F16", 2, K_F16 },
+    { "F64", 8, K_TYPES },       { "I64", 8, K_TYPES },     { "I32", 4, K_TYPES },
+    { "I16", 2, K_TYPES },       { "I8", 1, K_I8 },         { "U64", 8, K_TYPES },
+    { "U32", 4, K_TYPES },       { "U16", 2, K_TYPES },     { "U8", 1, K_TYPES },
+    { "F8_E4M3", 1, K_F8_E4M3 }, { "F8_E5M2", 1, K_TYPES }, { "F8_E8M0", 1, K_TYPES },
     { "BOOL", 1, K_TYPES },
 };
 

@@ -8,13 +8,14 @@
 
 #include "base/status.h"
 #include "model/arch.h"
+#include "model/config_notes.h"
 #include "model/config_parse.h"
 #include "model/gguf.h"
 #include "sys/map.h"
 
 /* A new architecture is a file and a line here. */
 static const struct arch *const archs[] = {
-    &arch_llama,
+    &arch_llama, &arch_qwen2, &arch_qwen3, &arch_qwen3_moe, &arch_deepseek_v3, &arch_deepseek_v2,
 };
 #define N_ARCHS (sizeof archs / sizeof archs[0])
 
@@ -96,7 +97,7 @@ static int map_in(struct map *m, const char *dir, const char *name, bool optiona
 }
 
 int source_from_dir(const struct arch **arch, struct model_config *out, const char *dir,
-                    struct err *e)
+                    const char *overrides, struct err *e)
 {
     struct map config = { 0 }, gen = { 0 };
     int st;
@@ -104,11 +105,20 @@ int source_from_dir(const struct arch **arch, struct model_config *out, const ch
     if ((st = map_in(&config, dir, "config.json", false, e)) == 0 &&
         (st = map_in(&gen, dir, "generation_config.json", true, e)) == 0 &&
         (st = config_from_json(out, (const char *)config.data, config.size, (const char *)gen.data,
-                               gen.size, e)) < 0)
+                               gen.size, overrides, e)) < 0)
         err_prefix(e, st, "%s", dir);
     if (st == 0 && !(*arch = arch_by_hf(out->arch)))
         st = err_prefix(e, unknown_arch(out->arch, strlen(out->arch), e), "%s/config.json", dir);
     map_close(&config);
     map_close(&gen);
     return st;
+}
+
+void source_notes(struct config_notes *out, const char *dir, const char *overrides)
+{
+    struct map config;
+
+    (void)map_in(&config, dir, "config.json", true, NULL);
+    config_notes(out, (const char *)config.data, config.size, overrides);
+    map_close(&config);
 }

@@ -20,7 +20,11 @@ int source_is_gguf(bool *out, const char *path, struct err *e);
 int source_from_gguf(const struct arch **arch, struct model_config *out, const struct gguf *g,
                      struct err *e);
 int source_from_dir(const struct arch **arch, struct model_config *out, const char *dir,
-                    struct err *e);
+                    const char *overrides, struct err *e);
+
+/* What there is to say of the configuration of a folder that was read before. */
+struct config_notes;
+void source_notes(struct config_notes *out, const char *dir, const char *overrides);
 
 /* The architecture's table by the name in a GGUF file (not terminated); NULL if there is none. */
 const struct arch *arch_by_gguf(const char *name, size_t n);

@@ -169,6 +169,41 @@ void weights_select(struct weights *w, uint32_t first, uint32_t n)
     }
 }
 
+bool weights_has_mtp(const struct weights *w, uint32_t layer)
+{
+    char name[TENSOR_MAX_NAME];
+
+    snprintf(name, sizeof name, "model.layers.%u.eh_proj.weight", layer);
+    return weights_find(w, name) != NULL;
+}
+
+int weights_check_layers(const struct weights *w, uint32_t n_layers, uint32_t mtp_layers,
+                         struct err *e)
+{
+    uint32_t drafts = mtp_layers ? mtp_layers : 1;
+
+    for (size_t i = 0; i < w->n; i++) {
+        const struct weight *t = &w->w[i];
+        long layer = weights_layer_of(t->t.name);
+
+        if (layer < (long)n_layers)
+            continue;
+        if (layer >= (long)n_layers + (long)drafts)
+            return err_set(e, ERR_BADMSG,
+                           "%s: tensor %s: a layer %ld has no place in a model of %u layers and %u "
+                           "multi-token prediction layers, which is what the configuration says "
+                           "(num_hidden_layers, num_nextn_predict_layers)",
+                           t->file, t->t.name, layer, n_layers, mtp_layers);
+        if (!weights_has_mtp(w, (uint32_t)layer))
+            return err_set(e, ERR_BADMSG,
+                           "%s: tensor %s: the configuration says that the model has %u layers "
+                           "(num_hidden_layers), and this layer %ld is none for multi-token "
+                           "prediction either: it has no eh_proj",
+                           t->file, t->t.name, n_layers, layer);
+    }
+    return 0;
+}
+
 uint64_t weights_bytes(const struct weights *w)
 {
     uint64_t sum = 0;
@@ -178,7 +213,40 @@ uint64_t weights_bytes(const struct weights *w)
     return sum;
 }
 
-void weights_drop(const struct weight *w)
+const char *weights_types(char *out, size_t room, const struct weights *w)
 {
-    map_drop(w->map, (size_t)(w->t.data - w->map->data), (size_t)w->t.bytes);
+    size_t n[K_TYPES + 1] = { 0 };
+    int at = snprintf(out, room, "linears");
+
+    for (size_t i = 0; i < w->n; i++)
+        if (!w->w[i].skip && w->w[i].t.n_dims >= 2)
+            n[w->w[i].t.type]++;
+    for (size_t i = 0, first = 1; i < K_TYPES; i++)
+        if (n[i] && at > 0 && (size_t)at < room) {
+            at += snprintf(out + at, room - (size_t)at, "%s %zu %s", first ? "" : ",", n[i],
+                           k_type_info[i].name);
+            first = 0;
+        }
+    return out;
+}
+
+#define SAME_STEP (16u << 20)
+
+bool weights_same(const struct weight *a, const struct weight *b)
+{
+    uint64_t n = a->t.bytes, step;
+    bool same = true;
+
+    for (uint64_t at = 0; same && at < n; at += step) {
+        step = n - at < SAME_STEP ? n - at : SAME_STEP;
+        same = memcmp(a->t.data + at, b->t.data + at, (size_t)step) == 0;
+        weights_drop(a, at, step);
+        weights_drop(b, at, step);
+    }
+    return same;
+}
+
+void weights_drop(const struct weight *w, uint64_t from, uint64_t bytes)
+{
+    map_drop(w->map, (size_t)(w->t.data - w->map->data) + (size_t)from, (size_t)bytes);
 }

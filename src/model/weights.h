@@ -22,6 +22,8 @@ struct weight_name {
     const char *gguf;
     const char *hf;
 };
+extern const struct weight_name
+    gguf_names[]; /* all that the architectures here have; ends with gguf NULL */
 
 struct weight {
     struct tensor t;
@@ -45,7 +47,10 @@ struct weights {
  * entry whose gguf is NULL; a name that is not in the table stays as it is. */
 int weights_open_gguf(struct weights **out, const char *path, struct err *e);
 int weights_translate(struct weights *w, const struct weight_name *names, struct err *e);
-/* path is a folder: the files that its model.safetensors.index.json names, else all *.safetensors. */
+/* path is a folder: the files that its model.safetensors.index.json names, else all *.safetensors;
+ * with quant_model_description*.json those of ModelSlim's index, else only quant_model_weight*, if
+ * there are such. What is left out is logged. Each file that is named must be there and each tensor
+ * in the file that is named for it. */
 int weights_open_dir(struct weights **out, const char *path, struct err *e);
 void weights_close(struct weights *w); /* NULL is fine */
 
@@ -59,9 +64,20 @@ struct weight *weights_find(const struct weights *w, const char *name);
 long weights_layer_of(const char *name);
 /* Marks what lies outside layers [first, first + n). */
 void weights_select(struct weights *w, uint32_t first, uint32_t n);
+/* ERR_BADMSG with file, tensor and layer if there are layers that the configuration does not
+ * count: n_layers, and after them mtp_layers for drafts. One such layer is let pass where mtp_layers
+ * is 0. What follows n_layers is a layer for drafts only if it has an eh_proj. */
+int weights_check_layers(const struct weights *w, uint32_t n_layers, uint32_t mtp_layers,
+                         struct err *e);
+/* True if there is a layer of that number for drafts. */
+bool weights_has_mtp(const struct weights *w, uint32_t layer);
 /* Bytes of what is not marked. */
 uint64_t weights_bytes(const struct weights *w);
-/* Its pages are not needed any more. */
-void weights_drop(const struct weight *w);
+/* "linears 211 Q4_1, 1 Q8_0" into out: what matrices are stored as. Returns out. */
+const char *weights_types(char *out, size_t room, const struct weights *w);
+/* True if two weights of one size have the same bytes. */
+bool weights_same(const struct weight *a, const struct weight *b);
+/* The pages of these of its bytes are not needed any more. */
+void weights_drop(const struct weight *w, uint64_t from, uint64_t bytes);
 
 #endif

@@ -1,12 +1,13 @@
 /* The safetensors files of a HuggingFace folder. */
-#include <dirent.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "model/safetensors.h"
+#include "model/shard_index.h"
 #include "model/weights_file.h"
 
 /* Maps one more safetensors file and appends its tensors. */
@@ -37,67 +38,37 @@ static int add_file(struct weights *w, const char *name, struct err *e)
     return 0;
 }
 
-struct name_list {
-    char *name[WEIGHTS_MAX_FILES];
-    size_t n;
-};
-
-static int list_add(struct name_list *l, const char *name, struct err *e)
+static int count_dir(size_t *n, const char *dir, const char *head, const char *tail, struct err *e)
 {
-    for (size_t i = 0; i < l->n; i++)
-        if (strcmp(l->name[i], name) == 0)
-            return 0;
-    if (l->n == WEIGHTS_MAX_FILES)
-        return err_set(e, ERR_LIMIT, "more than %d safetensors files", WEIGHTS_MAX_FILES);
-    if (!(l->name[l->n] = strdup(name)))
-        return weights_no_memory(e);
-    l->n++;
-    return 0;
+    struct file_list *l = file_list_new();
+    int st = l ? file_list_dir(l, dir, head, tail, e) : weights_no_memory(e);
+
+    *n = st == 0 ? l->n : 0;
+    file_list_free(l);
+    return st;
 }
 
-static void list_free(struct name_list *l)
+/* What the names of the weights' files start with: those that ModelSlim wrote where its description
+ * is there too, for a quantized folder may still hold the weights that it was made of. */
+static int find_head(const char **head, const char *dir, struct err *e)
 {
-    for (size_t i = 0; l && i < l->n; i++)
-        free(l->name[i]);
-    free(l);
-}
+    static const char quantized[] = "quant_model_weight";
+    size_t described, weights = 0;
+    int st = count_dir(&described, dir, "quant_model_description", ".json", e);
 
-static int name_order(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static bool ends_with(const char *s, const char *tail)
-{
-    size_t n = strlen(s), m = strlen(tail);
-
-    return n >= m && strcmp(s + n - m, tail) == 0;
-}
-
-/* Names in dir with the given end, sorted. */
-static int list_dir(struct name_list *l, const char *dir, const char *tail, struct err *e)
-{
-    DIR *d = opendir(dir);
-    struct dirent *de;
-    int st = 0;
-
-    if (!d)
-        return err_set(e, ERR_NOTFOUND, "%s: cannot open the folder", dir);
-    while (st == 0 && (de = readdir(d)))
-        if (ends_with(de->d_name, tail))
-            st = list_add(l, de->d_name, e);
-    closedir(d);
-    qsort(l->name, l->n, sizeof l->name[0], name_order);
+    if (st == 0 && described)
+        st = count_dir(&weights, dir, quantized, ".safetensors", e);
+    *head = weights ? quantized : "";
     return st;
 }
 
 /* The index of the folder: model.safetensors.index.json, or the only other *.index.json. *path is
  * NULL if there is none. */
-static int find_index(char **path, const char *dir, struct err *e)
+static int find_index(char **path, const char *dir, const char *head, struct err *e)
 {
-    struct name_list *l = calloc(1, sizeof *l);
+    struct file_list *l = file_list_new();
     const char *chosen = NULL;
-    int st = l ? list_dir(l, dir, ".safetensors.index.json", e) : weights_no_memory(e);
+    int st = l ? file_list_dir(l, dir, head, ".safetensors.index.json", e) : weights_no_memory(e);
 
     *path = NULL;
     for (size_t i = 0; st == 0 && i < l->n; i++)
@@ -105,56 +76,54 @@ static int find_index(char **path, const char *dir, struct err *e)
             chosen = l->name[i];
     if (st == 0 && l->n > 1 && !chosen)
         st = err_set(e, ERR_BADMSG,
-                     "%s: %zu *.safetensors.index.json and none is model.safetensors.index.json",
-                     dir, l->n);
+                     "%s: %zu files %s*.safetensors.index.json; leave the one that counts", dir,
+                     l->n, head);
     if (st == 0 && chosen && asprintf(path, "%s/%s", dir, chosen) < 0) {
         *path = NULL;
         st = weights_no_memory(e);
     }
-    list_free(l);
+    file_list_free(l);
     return st;
 }
 
-/* The files that the index names. */
-static int list_index(struct name_list *l, json_t *map, struct err *e)
+/* A person who put a file there may think that it is served. */
+static void warn_left_out(const char *from, const char *why, const struct file_list *there,
+                          const struct file_list *taken)
 {
-    const char *tensor, *file;
-    json_t *j;
-    int st;
+    struct buf text;
+    size_t n;
 
-    json_object_foreach(map, tensor, j)
-    {
-        file = json_string_value(j);
-        if (!file || !*file || strchr(file, '/'))
-            return err_set(e, ERR_BADMSG,
-                           "tensor %.128s: expected the name of a file beside the index, found %s",
-                           tensor, file ? file : "no string");
-        if ((st = list_add(l, file, e)) < 0)
-            return st;
-    }
-    qsort(l->name, l->n, sizeof l->name[0], name_order);
-    return 0;
+    buf_init(&text, BUF_MAX_LINE);
+    if ((n = file_list_others(&text, there, taken)) > 0)
+        log_warning("%s: %zu file(s) *.safetensors that %s are left out: %s", from, n, why,
+                    buf_str(&text));
+    buf_finish(&text);
 }
 
-/* Every tensor of the index must be in the file that it names. */
-static int check_index(const struct weights *w, json_t *map, struct err *e)
+/* All files that the index names must be in the folder, whatever their names start with: ModelSlim
+ * adds mtp-1.safetensors to its own. Others there are left out, with a word. */
+static int compare_files(const struct shard_index *x, const char *dir, const char *index,
+                         struct err *e)
 {
-    const char *tensor;
-    json_t *j;
+    struct file_list *there = file_list_new();
+    int st = there ? file_list_dir(there, dir, "", ".safetensors", e) : weights_no_memory(e);
+    struct buf text;
+    size_t n;
 
-    json_object_foreach(map, tensor, j)
-    {
-        const struct weight *f = weights_find(w, tensor);
-        const char *found = f ? strrchr(f->file, '/') + 1 : NULL;
-
-        if (!f || strcmp(found, json_string_value(j)) != 0)
-            return err_set(e, ERR_BADMSG, "tensor %.128s: expected in %s, found in %s", tensor,
-                           json_string_value(j), f ? found : "no file");
-    }
-    return 0;
+    buf_init(&text, BUF_MAX_LINE);
+    if (st == 0 && (n = file_list_others(&text, x->files, there)) > 0)
+        st = err_set(e, ERR_NOTFOUND,
+                     "%s: expected %zu files in the folder, found %zu of them; missing: %s; the "
+                     "checkpoint was not copied whole",
+                     index, x->files->n, x->files->n - n, buf_str(&text));
+    else if (st == 0)
+        warn_left_out(index, "the index does not name", there, x->files);
+    buf_finish(&text);
+    file_list_free(there);
+    return st;
 }
 
-static int open_listed(struct weights **out, const struct name_list *l, const char *dir,
+static int open_listed(struct weights **out, const struct file_list *l, const char *dir,
                        struct err *e)
 {
     struct weights *w = weights_new(dir, l->n);
@@ -172,27 +141,29 @@ static int open_listed(struct weights **out, const struct name_list *l, const ch
     return 0;
 }
 
-static int open_indexed(struct weights **out, const char *dir, const char *index, struct err *e)
+static int read_index(struct shard_index *out, const char *path, struct err *e)
 {
-    struct name_list *l = calloc(1, sizeof *l);
-    json_error_t je;
-    json_t *root = json_load_file(index, 0, &je);
-    json_t *map = json_object_get(root, "weight_map");
+    struct map m;
+    int st = map_open(&m, path, e);
+
+    if (st < 0)
+        return st;
+    if ((st = shard_index_parse(out, (const char *)m.data, m.size, e)) < 0)
+        err_prefix(e, st, "%s", path);
+    map_close(&m);
+    return st;
+}
+
+static int open_indexed(struct weights **out, const char *dir, const char *path, struct err *e)
+{
+    struct shard_index x = { 0 };
     struct weights *w = NULL;
     int st;
 
-    if (!l)
-        st = weights_no_memory(e);
-    else if (!root)
-        st = err_set(e, ERR_BADMSG, "%s: line %d: %s", index, je.line, je.text);
-    else if (!json_is_object(map))
-        st = err_set(e, ERR_BADMSG, "%s: no object \"weight_map\"", index);
-    else if ((st = list_index(l, map, e)) < 0)
-        err_prefix(e, st, "%s", index);
-    else if ((st = open_listed(&w, l, dir, e)) == 0 && (st = check_index(w, map, e)) < 0)
-        err_prefix(e, st, "%s", index);
-    json_decref(root);
-    list_free(l);
+    if ((st = read_index(&x, path, e)) == 0 && (st = compare_files(&x, dir, path, e)) == 0 &&
+        (st = open_listed(&w, x.files, dir, e)) == 0 && (st = shard_index_check(&x, w, e)) < 0)
+        err_prefix(e, st, "%s", path);
+    shard_index_finish(&x);
     if (st < 0) {
         weights_close(w);
         return st;
@@ -201,27 +172,51 @@ static int open_indexed(struct weights **out, const char *dir, const char *index
     return 0;
 }
 
-static int open_all(struct weights **out, const char *dir, struct err *e)
+/* "model-00001-of-00003.safetensors" says 3; 0 for other names. */
+static size_t files_by_name(const char *name)
 {
-    struct name_list *l = calloc(1, sizeof *l);
-    int st = l ? list_dir(l, dir, ".safetensors", e) : weights_no_memory(e);
+    const char *of = strstr(name, "-of-");
 
-    if (st == 0 && l->n == 0)
-        st = err_set(e, ERR_NOTFOUND, "%s: no *.safetensors in the folder", dir);
-    if (st == 0)
+    return of ? strtoul(of + 4, NULL, 10) : 0;
+}
+
+static int check_count(const struct file_list *l, const char *dir, struct err *e)
+{
+    if (l->n == 0)
+        return err_set(e, ERR_NOTFOUND, "%s: no *.safetensors in the folder", dir);
+    if (files_by_name(l->name[0]) > l->n)
+        return err_set(e, ERR_NOTFOUND,
+                       "%s: expected %zu files *.safetensors by the name of %s, found %zu; the "
+                       "checkpoint was not copied whole",
+                       dir, files_by_name(l->name[0]), l->name[0], l->n);
+    return 0;
+}
+
+/* Without an index the names alone say what belongs together. */
+static int open_all(struct weights **out, const char *dir, const char *head, struct err *e)
+{
+    struct file_list *l = file_list_new(), *there = file_list_new();
+    int st = l && there ? file_list_dir(l, dir, head, ".safetensors", e) : weights_no_memory(e);
+
+    if (st == 0 && (st = check_count(l, dir, e)) == 0 &&
+        (st = file_list_dir(there, dir, "", ".safetensors", e)) == 0) {
+        warn_left_out(dir, "no index names and that are not called quant_model_weight*", there, l);
         st = open_listed(out, l, dir, e);
-    list_free(l);
+    }
+    file_list_free(l);
+    file_list_free(there);
     return st;
 }
 
 int weights_open_dir(struct weights **out, const char *path, struct err *e)
 {
+    const char *head;
     char *index;
-    int st = find_index(&index, path, e);
+    int st = find_head(&head, path, e);
 
-    if (st < 0)
+    if (st < 0 || (st = find_index(&index, path, head, e)) < 0)
         return st;
-    st = index ? open_indexed(out, path, index, e) : open_all(out, path, e);
+    st = index ? open_indexed(out, path, index, e) : open_all(out, path, head, e);
     free(index);
     return st;
 }

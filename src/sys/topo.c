@@ -57,12 +57,33 @@ static uint64_t cgroup_used(void)
     return v2 != UINT64_MAX ? v2 : file_number("/sys/fs/cgroup/memory/memory.usage_in_bytes");
 }
 
+/* Pages of files count as used in a cgroup, but are given back when memory is wanted. */
+static uint64_t cgroup_cache(void)
+{
+    FILE *f = fopen("/sys/fs/cgroup/memory.stat", "r");
+    unsigned long long v, sum = 0;
+    char key[64];
+
+    if (!f)
+        f = fopen("/sys/fs/cgroup/memory/memory.stat", "r");
+    if (!f)
+        return 0;
+    while (fscanf(f, "%63s %llu", key, &v) == 2)
+        if (strcmp(key, "active_file") == 0 || strcmp(key, "inactive_file") == 0)
+            sum += v;
+    fclose(f);
+    return sum;
+}
+
 uint64_t topo_memory_available(void)
 {
     uint64_t avail = meminfo("MemAvailable"), limit = cgroup_limit(), used = cgroup_used();
 
     if (limit != UINT64_MAX && used != UINT64_MAX) {
-        uint64_t left = limit > used ? limit - used : 0;
+        uint64_t cache = cgroup_cache(), left;
+
+        used = used > cache ? used - cache : 0;
+        left = limit > used ? limit - used : 0;
 
         if (left < avail)
             avail = left;

@@ -51,6 +51,9 @@ struct pretok_named {
 
 /* ERR_UNSUPPORTED for a name that is not in the table. */
 int pretok_add_named(struct pretok *p, const char *name, struct pretok_named *out, struct err *e);
+/* The same as the pre_tokenizer of a tokenizer.json: a new reference, NULL for a name that is not in
+ * the table (or without memory). */
+json_t *pretok_named_json(const char *name, struct pretok_named *out);
 
 /* Scratch memory of one encoding. */
 struct pretok_work {

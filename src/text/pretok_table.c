@@ -82,28 +82,52 @@ static bool has_name(const char *names, const char *name)
     return false;
 }
 
+static const struct named *find_named(const char *name)
+{
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (has_name(table[i].names, name))
+            return &table[i];
+    return NULL;
+}
+
 int pretok_add_named(struct pretok *p, const char *name, struct pretok_named *out, struct err *e)
 {
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        const struct named *t = &table[i];
+    const struct named *t = find_named(name);
 
-        if (!has_name(t->names, name))
-            continue;
-        for (int k = 0; k < NAME_STEPS && t->step[k]; k++) {
-            int st = pretok_add(p, t->step[k], strlen(t->step[k]), false, PRETOK_ISOLATED, false,
-                                e);
+    if (!t)
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "pre-tokenizer '%.100s' (tokenizer.ggml.pre) is not known; known are gpt-2, smollm, "
+            "llama-bpe, qwen2, deepseek-v3, deepseek-llm, deepseek-coder and their relatives",
+            name);
+    for (int k = 0; k < NAME_STEPS && t->step[k]; k++) {
+        int st = pretok_add(p, t->step[k], strlen(t->step[k]), false, PRETOK_ISOLATED, false, e);
 
-            if (st < 0)
-                return st;
-        }
-        *out = t->how;
-        return 0;
+        if (st < 0)
+            return st;
     }
-    return err_set(
-        e, ERR_UNSUPPORTED,
-        "pre-tokenizer '%.100s' (tokenizer.ggml.pre) is not known; known are gpt-2, smollm, "
-        "llama-bpe, qwen2, deepseek-v3, deepseek-llm, deepseek-coder and their relatives",
-        name);
+    *out = t->how;
+    return 0;
+}
+
+/* The patterns one after another, then the bytes as characters. */
+json_t *pretok_named_json(const char *name, struct pretok_named *out)
+{
+    const struct named *t = find_named(name);
+    json_t *steps;
+
+    if (!t)
+        return NULL;
+    steps = json_array();
+    for (int k = 0; k < NAME_STEPS && t->step[k]; k++)
+        json_array_append_new(steps,
+                              json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern",
+                                        "Regex", t->step[k], "behavior", "Isolated", "invert", 0));
+    json_array_append_new(steps,
+                          json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space",
+                                    0, "trim_offsets", 1, "use_regex", 0));
+    *out = t->how;
+    return json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", steps);
 }
 
 static int add_split(struct pretok *p, json_t *j, struct err *e)

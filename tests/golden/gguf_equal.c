@@ -158,7 +158,7 @@ static void make_factors(const char *folder)
     struct err e = { 0 };
     double scaled[N_PAIRS], plain[N_PAIRS], scale;
 
-    expect(model_read_config(&c, folder, &e) == 0, "%s", e.text);
+    expect(model_read_config(&c, folder, NULL, &e) == 0, "%s", e.text);
     model_rope_freqs(&c, scaled, &scale);
     c.rope_scaling = ROPE_NONE;
     model_rope_freqs(&c, plain, &scale);

@@ -49,13 +49,15 @@ static void shuffle(uint32_t *order, uint32_t n, uint64_t seed)
 
 static void make_pool(struct rig *r, const struct rig_options *o)
 {
-    const struct model_config *c = model_config(r->m);
     uint32_t block = o->block_tokens ? o->block_tokens : 16;
+    struct model_kv_shape shape;
 
+    model_kv_shape(r->m, &shape);
     r->kv = (struct kv_layout){
-        .n_layers = c->n_layers,
-        .kv_heads = c->kv_heads,
-        .head_dim = c->head_dim,
+        .planes = shape.latent ? 1 : 2,
+        .n_layers = shape.n_layers,
+        .kv_heads = shape.kv_heads,
+        .head_dim = shape.head_dim,
         .elem_bytes = model_kv_type(r->m) == K_F32 ? 4 : 2,
         .block_tokens = block,
         .n_blocks = (o->pool_tokens + block - 1) / block + 64, /* every sequence rounds up */
@@ -63,15 +65,16 @@ static void make_pool(struct rig *r, const struct rig_options *o)
     r->pool = r->k->alloc(r->k, kv_layout_pool_bytes(&r->kv));
     if (!r->pool)
         die("no memory for the pool");
-    r->planes = xcalloc(c->n_layers, sizeof *r->planes);
-    for (uint32_t i = 0; i < c->n_layers; i++)
+    r->planes = xcalloc(shape.n_layers, sizeof *r->planes);
+    for (uint32_t i = 0; i < shape.n_layers; i++)
         r->planes[i] = (struct k_kv){
             .k = r->pool + kv_layout_offset(&r->kv, i, 0, 0),
-            .v = r->pool + kv_layout_offset(&r->kv, i, 1, 0),
+            .v = shape.latent ? NULL : r->pool + kv_layout_offset(&r->kv, i, 1, 0),
             .type = model_kv_type(r->m),
             .block_tokens = block,
-            .kv_heads = c->kv_heads,
-            .head_dim = c->head_dim,
+            .kv_heads = shape.kv_heads,
+            .head_dim = shape.head_dim,
+            .latent = shape.latent,
         };
     r->order = xcalloc(r->kv.n_blocks, sizeof *r->order);
     shuffle(r->order, r->kv.n_blocks, o->shuffle);
@@ -79,8 +82,12 @@ static void make_pool(struct rig *r, const struct rig_options *o)
 
 void rig_open(struct rig *r, const struct rig_options *o)
 {
-    struct k_options ko = { 0 };
-    struct model_options mo = { .path = o->path, .dtype = o->dtype, .kv_dtype = o->kv_dtype };
+    struct k_options ko = { .isa = o->isa };
+    struct model_options mo = { .path = o->path,
+                                .dtype = o->dtype,
+                                .kv_dtype = o->kv_dtype,
+                                .hf_overrides = o->hf_overrides,
+                                .mtp = o->mtp };
     struct err e = { 0 };
 
     *r = (struct rig){ .max_tokens = o->max_tokens, .max_logits = o->max_logits };
@@ -111,6 +118,7 @@ void rig_seq_init(struct rig *r, struct rig_seq *s, uint32_t max_tokens)
     r->handed += n;
     s->cap = n * r->kv.block_tokens;
     s->len = 0;
+    s->output = false;
 }
 
 void rig_seq_finish(struct rig_seq *s)
@@ -129,13 +137,17 @@ void rig_step(struct rig *r, const struct rig_feed *feeds, uint32_t n_feeds)
     int32_t *ids = xcalloc(r->max_tokens, sizeof *ids);
     uint32_t *pos = xcalloc(r->max_tokens, sizeof *pos);
     struct k_seq *seqs = xcalloc(n_feeds, sizeof *seqs);
-    struct model_batch b = { .ids = ids, .pos = pos, .seqs = seqs, .n_seqs = n_feeds };
+    uint32_t *n_prompt_rows = xcalloc(n_feeds, sizeof *n_prompt_rows);
+    struct model_batch b = {
+        .ids = ids, .pos = pos, .seqs = seqs, .n_seqs = n_feeds, .n_prompt_rows = n_prompt_rows
+    };
 
     for (uint32_t i = 0; i < n_feeds; i++) {
         struct rig_seq *s = feeds[i].seq;
 
         assert(b.n + feeds[i].n <= r->max_tokens && s->len + feeds[i].n <= s->cap);
         seqs[i] = (struct k_seq){ b.n, feeds[i].n, s->len, s->blocks };
+        n_prompt_rows[i] = s->output ? 0 : feeds[i].n;
         for (uint32_t j = 0; j < feeds[i].n; j++) {
             ids[b.n] = feeds[i].ids[j];
             pos[b.n++] = s->len++;
@@ -145,6 +157,7 @@ void rig_step(struct rig *r, const struct rig_feed *feeds, uint32_t n_feeds)
     free(ids);
     free(pos);
     free(seqs);
+    free(n_prompt_rows);
 }
 
 const float *rig_logits(struct rig *r, const uint32_t *rows, uint32_t n)
@@ -258,6 +271,17 @@ const float *golden_f32(const struct golden *g, const char *name, size_t *n)
 const int32_t *golden_i32(const struct golden *g, const char *name, size_t *n)
 {
     return find(g, name, "I32", n);
+}
+
+uint32_t golden_count(const struct golden *g, const char *prefix)
+{
+    size_t count;
+    const struct tensor *t = safetensors_tensors(g->st, &count);
+    uint32_t n = 0;
+
+    for (size_t i = 0; i < count; i++)
+        n += strncmp(t[i].name, prefix, strlen(prefix)) == 0;
+    return n;
 }
 
 double max_diff(const float *a, const float *b, size_t n)

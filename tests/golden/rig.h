@@ -15,12 +15,15 @@
 struct rig_options {
     const char *path;
     enum model_dtype dtype;
-    const char *kv_dtype;  /* NULL: by dtype */
-    uint32_t block_tokens; /* 0: 16 */
-    uint32_t pool_tokens;  /* what all sequences together hold */
-    uint32_t max_tokens;   /* rows of a step */
-    uint32_t max_logits;   /* rows of logits a call */
-    uint64_t shuffle;      /* not 0: blocks are handed out in an order made from it */
+    const char *kv_dtype;     /* NULL: by dtype */
+    uint32_t block_tokens;    /* 0: 16 */
+    uint32_t pool_tokens;     /* what all sequences together hold */
+    uint32_t max_tokens;      /* rows of a step */
+    uint32_t max_logits;      /* rows of logits a call */
+    const char *isa;          /* NULL: the best */
+    const char *hf_overrides; /* NULL: none */
+    bool mtp;                 /* with the layer for drafts */
+    uint64_t shuffle;         /* not 0: blocks are handed out in an order made from it */
 };
 
 struct rig {
@@ -39,6 +42,7 @@ struct rig {
 struct rig_seq {
     uint32_t *blocks;
     uint32_t cap, len; /* tokens */
+    bool output;       /* what is fed from now on is output, not a prompt */
 };
 
 /* n tokens for a sequence. */
@@ -79,6 +83,9 @@ void golden_close(struct golden *g);
 /* NULL if there is no such tensor. n: its elements. */
 const float *golden_f32(const struct golden *g, const char *name, size_t *n);
 const int32_t *golden_i32(const struct golden *g, const char *name, size_t *n);
+
+/* How many tensors have names that begin so. */
+uint32_t golden_count(const struct golden *g, const char *prefix);
 
 /* Largest absolute difference, and root of the mean square. */
 double max_diff(const float *a, const float *b, size_t n);

@@ -1,11 +1,11 @@
 /* SmolLM2-135M-Instruct against what an independent engine recorded on the same file.
  *
- *     golden_smollm2 logits | hidden | greedy [--all] | logprobs | auto
+ *     golden_smollm2 logits | hidden | greedy [--all] | logprobs | auto | dense [--all]
  *
  * All but `auto` run at float32, where the limits are those of the goldens' own README; prompts of
  * 1,500 tokens and more get four times as much, because float32 angles of the reference differ
  * there. `auto` is the default dtype: its perplexity must be within 1 % of float32. --all adds the
- * prompts of 6,000 and 7,900 tokens, which take minutes. */
+ * prompts of 6,000 and 7,900 tokens, which take minutes. `dense` is in smollm2_dense.c. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -202,7 +202,7 @@ int main(int argc, char **argv)
         void (*run)(bool all);
     } tests[] = {
         { "logits", test_logits },     { "hidden", test_hidden }, { "greedy", test_greedy },
-        { "logprobs", test_logprobs }, { "auto", test_auto },
+        { "logprobs", test_logprobs }, { "auto", test_auto },     { "dense", test_dense },
     };
     bool all = argc > 2 && strcmp(argv[2], "--all") == 0;
 
@@ -211,6 +211,6 @@ int main(int argc, char **argv)
             tests[i].run(all);
             return failures();
         }
-    fprintf(stderr, "usage: golden_smollm2 logits|hidden|greedy|logprobs|auto [--all]\n");
+    fprintf(stderr, "usage: golden_smollm2 logits|hidden|greedy|logprobs|auto|dense [--all]\n");
     return 2;
 }

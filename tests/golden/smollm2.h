@@ -25,6 +25,10 @@ void open_model(struct rig *r, enum model_dtype dtype, uint32_t pool_tokens);
 void test_greedy(bool all);
 void test_logprobs(bool all);
 void test_auto(bool all);
+void test_dense(bool all);
+
+/* Perplexity over all texts of the goldens. */
+double text_perplexity(struct rig *r);
 
 /* Steps of the reference where the engine, given the reference's tokens, takes the same one. */
 struct agreement {

@@ -113,6 +113,15 @@ static void check_perplexity(const struct score *s, double want, double limit)
            100 * (got / want - 1), 100 * limit);
 }
 
+double text_perplexity(struct rig *r)
+{
+    json_t *j = load_json("smollm2/logprobs.json");
+    struct score s = score_all(r, json_object_get(j, "texts"), INFINITY);
+
+    json_decref(j);
+    return exp(-s.sum / s.n);
+}
+
 void test_logprobs(bool all)
 {
     json_t *j = load_json("smollm2/logprobs.json"), *texts = json_object_get(j, "texts");

@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     double scale;
 
     if (config_from_json(&c, (const char *)data, len, zero ? (const char *)zero + 1 : NULL,
-                         zero ? size - len - 1 : 0, &e) < 0)
+                         zero ? size - len - 1 : 0, NULL, &e) < 0)
         return 0;
     model_rope_freqs(&c, freq, &scale);
     assert(isfinite(scale));

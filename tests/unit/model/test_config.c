@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "gguf_build.h"
+#include "model/config_notes.h"
 #include "model/config_parse.h"
 #include "model/gguf.h"
 
@@ -22,7 +23,7 @@ static struct model_config read_ok(const char *json, const char *gen)
 {
     struct model_config c;
     struct err e = { 0 };
-    int st = config_from_json(&c, json, strlen(json), gen, gen ? strlen(gen) : 0, &e);
+    int st = config_from_json(&c, json, strlen(json), gen, gen ? strlen(gen) : 0, NULL, &e);
 
     if (st < 0)
         fail_msg("%s", e.text);
@@ -33,7 +34,7 @@ static void refuse(const char *json, int status, const char *part)
 {
     struct model_config c;
     struct err e = { 0 };
-    int st = config_from_json(&c, json, strlen(json), NULL, 0, &e);
+    int st = config_from_json(&c, json, strlen(json), NULL, 0, NULL, &e);
 
     if (st != status || !strstr(e.text, part))
         fail_msg("status %s, sentence \"%s\", expected %s and \"%s\"", status_name(st), e.text,
@@ -130,8 +131,75 @@ static void test_refused(void **state)
     refuse("{" BASE ",\"eos_token_id\":100}", ERR_BADMSG, "end token 100 is not in the vocabulary");
     refuse("{" BASE ",\"eos_token_id\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}", ERR_LIMIT,
            "more than 16 ids");
-    refuse("{" BASE ",\"quantization_config\":{\"quant_method\":\"gptq\"}}", ERR_UNSUPPORTED,
-           "method \"gptq\" is not supported");
+}
+
+/* What HuggingFace has no default for. */
+static void test_rope_missing(void **state)
+{
+    (void)state;
+    refuse("{" BASE ",\"rope_scaling\":{\"type\":\"linear\"}}", ERR_BADMSG,
+           "\"rope_scaling\": \"factor\" is missing");
+    refuse("{" BASE ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":null}}", ERR_BADMSG,
+           "\"rope_scaling\": \"factor\" is missing");
+    refuse("{" BASE ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"low_freq_factor\":1,"
+           "\"high_freq_factor\":4,\"original_max_position_embeddings\":1024}}",
+           ERR_BADMSG, "\"rope_scaling\": \"factor\" is missing");
+    refuse("{" BASE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"low_freq_factor\":1,"
+           "\"high_freq_factor\":4,\"factor\":8}}",
+           ERR_BADMSG, "\"rope_scaling\": \"original_max_position_embeddings\" is missing");
+    refuse("{" BASE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
+           "\"original_max_position_embeddings\":1024,\"low_freq_factor\":1}}",
+           ERR_BADMSG, "\"rope_scaling\": \"high_freq_factor\" is missing");
+}
+
+static struct config_notes notes_of(const char *json, const char *overrides)
+{
+    struct config_notes n;
+
+    config_notes(&n, json, strlen(json), overrides);
+    return n;
+}
+
+static void test_dtype_notes(void **state)
+{
+    struct config_notes n = notes_of("{" BASE "}", NULL);
+
+    (void)state;
+    assert_true(n.dtype_known && !n.key && !*n.dtype && !*n.unread);
+    n = notes_of("{\"dtype\":\"float16\"}", NULL);
+    assert_string_equal(n.dtype, "float16");
+    assert_string_equal(n.key, "dtype");
+    assert_true(n.dtype_known && !n.overridden);
+    n = notes_of("{\"torch_dtype\":\"float16\"}", "{\"dtype\":\"bfloat16\"}");
+    assert_string_equal(n.dtype, "bfloat16");
+    assert_true(n.dtype_known && n.overridden);
+    n = notes_of("{\"torch_dtype\":\"int3\"}", NULL);
+    assert_true(!n.dtype_known && strcmp(n.key, "torch_dtype") == 0);
+}
+
+/* A key that is mistyped changes nothing: it is named with the one that was meant. */
+static void test_unread_overrides(void **state)
+{
+    static const struct {
+        const char *overrides, *unread, *near;
+    } cases[] = {
+        { "{\"rope_theta\":1e6,\"use_cache\":false,\"rope_scaling\":null}", "", "" },
+        { "{\"rope_tetha\":1e6}", "rope_tetha", "rope_theta" },
+        { "{\"rope_scaling\":{\"type\":\"yarn\",\"fcator\":2}}", "rope_scaling.fcator", "factor" },
+        { "{\"extra\":{\"a\":2}}", "", "" },
+        { "{\"extra\":{\"b\":{\"c\":1}}}", "extra.b", "" },
+        { "{\"quantization_config\":{\"ignore\":[]}}", "", "" },
+        { "{\"completely_different_words\":1}", "completely_different_words", "" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct config_notes n = notes_of("{" BASE ",\"use_cache\":true,\"extra\":{\"a\":1}}",
+                                         cases[i].overrides);
+
+        assert_string_equal(n.unread, cases[i].unread);
+        assert_string_equal(n.near, cases[i].near);
+    }
 }
 
 /* The keys of a small llama file; `extra` more follow. */
@@ -195,8 +263,10 @@ static void test_gguf(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_tokens), cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_rope),        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_gguf),        cmocka_unit_test(test_rope_missing),
+        cmocka_unit_test(test_dtype_notes), cmocka_unit_test(test_unread_overrides),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

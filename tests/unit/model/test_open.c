@@ -93,8 +93,14 @@ static int setup(void **state)
 
 static void forget_files(void)
 {
-    static const char *const names[] = { "config.json", "model.safetensors", "a.safetensors",
-                                         "b.safetensors", "model.safetensors.index.json" };
+    static const char *const names[] = { "config.json",
+                                         "model.safetensors",
+                                         "a.safetensors",
+                                         "b.safetensors",
+                                         "model.safetensors.index.json",
+                                         "model-00001-of-00002.safetensors",
+                                         "quant_model_weights.safetensors",
+                                         "quant_model_description.json" };
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         unlink(in_dir(names[i]));
@@ -158,7 +164,7 @@ static void test_good(void **state)
     assert_int_equal(model_kv_type(m), K_F32);
     assert_true(model_weight_bytes(m) > 0);
     model_close(m);
-    assert_int_equal(model_read_config(&c, LLAMA_TINY, &e), 0);
+    assert_int_equal(model_read_config(&c, LLAMA_TINY, NULL, &e), 0);
     assert_true(c.tied_embeddings && c.head_dim == 32 && c.n_eos == 2);
 }
 
@@ -244,7 +250,52 @@ static void test_shard_missing(void **state)
     write_config(NULL, NULL);
     write_tensors("a.safetensors", json_incref(s->a), 0, 0);
     write_index(s->map);
-    refuse(ERR_NOTFOUND, "b.safetensors: cannot open");
+    refuse(ERR_NOTFOUND, "model.safetensors.index.json: expected 2 files in the folder, found 1 of "
+                         "them; missing: b.safetensors");
+}
+
+/* Without an index the names say how many there should be. */
+static void test_shard_count(void **state)
+{
+    struct shards *s = *state;
+
+    write_config(NULL, NULL);
+    write_tensors("model-00001-of-00002.safetensors", json_incref(s->a), 0, 0);
+    refuse(ERR_NOTFOUND, "expected 2 files *.safetensors by the name of "
+                         "model-00001-of-00002.safetensors, found 1");
+}
+
+/* A file that the index does not name is left out: here it would be refused. */
+static void test_shard_extra(void **state)
+{
+    struct shards *s = *state;
+
+    write_config(NULL, NULL);
+    write_tensors("a.safetensors", json_incref(s->a), 0, 0);
+    write_tensors("b.safetensors", json_incref(s->b), 0, 0);
+    write_tensors("model.safetensors", json_incref(s->a), 0, 0);
+    write_index(s->map);
+    same_as_good();
+}
+
+/* A folder that was quantized in place has both kinds of weights: those that go with the
+ * description are taken. */
+static void test_both_kinds(void **state)
+{
+    struct shards *s = *state;
+    json_t *all = header(), *types = json_object(), *j;
+    const char *name;
+    char *text;
+
+    json_object_foreach(all, name, j) json_object_set_new(types, name, json_string("FLOAT"));
+    text = json_dumps(types, 0);
+    write_config(NULL, NULL);
+    write_tensors("model.safetensors", json_incref(s->a), 0, 0);
+    write_tensors("quant_model_weights.safetensors", all, 0, 0);
+    write_file("quant_model_description.json", text, strlen(text), NULL, 0);
+    same_as_good();
+    free(text);
+    json_decref(types);
 }
 
 static void test_shard_twice(void **state)
@@ -344,12 +395,113 @@ static void test_wrong_things(void **state)
     refuse(ERR_UNSUPPORTED, "tensor model.layers.0.self_attn.q_proj.bias: LlamaForCausalLM");
     j = header();
     json_object_set_new(j, "model.layers.0.mlp.up_proj.weight",
-                        json_pack("{s:s,s:[i,i],s:[i,i]}", "dtype", "I8", "shape", 160, 96,
-                                  "data_offsets", 0, 160 * 96));
+                        json_pack("{s:s,s:[i,i],s:[i,i]}", "dtype", "I16", "shape", 160, 96,
+                                  "data_offsets", 0, 2 * 160 * 96));
     write_config(NULL, NULL);
     write_tensors("model.safetensors", j, 0, 0);
     refuse(ERR_UNSUPPORTED,
-           "up_proj.weight is stored as I8, which is not supported; supported are");
+           "up_proj.weight is stored as I16, which is not supported; supported are F32, F16, BF16");
+}
+
+/* Layers that the configuration does not count would be left out silently. */
+static void test_surplus_layers(void **state)
+{
+    json_t *j = header(), *norm = json_object_get(j, "model.norm.weight");
+
+    (void)state;
+    write_config("num_hidden_layers", json_integer(2));
+    write_tensors("model.safetensors", header(), 0, 0);
+    refuse(ERR_BADMSG, "model.safetensors: tensor model.layers.2.input_layernorm.weight: the "
+                       "configuration says that the model has 2 layers (num_hidden_layers)");
+    write_config("num_hidden_layers", json_integer(1));
+    write_tensors("model.safetensors", header(), 0, 0);
+    refuse(ERR_BADMSG, "no eh_proj");
+    json_object_set(j, "model.layers.77.norm.weight", norm);
+    write_config(NULL, NULL);
+    write_tensors("model.safetensors", j, 0, 0);
+    refuse(ERR_BADMSG, "tensor model.layers.77.norm.weight: a layer 77 has no place in a model of "
+                       "3 layers and 0 multi-token prediction layers");
+}
+
+/* What standard error got while the model was opened, in a static buffer. */
+static const char *opening_log(const struct model_options *o)
+{
+    static char text[8192];
+    struct model *m = NULL;
+    struct err e = { 0 };
+    FILE *f = tmpfile();
+    int old = dup(STDERR_FILENO), st;
+
+    assert_true(f && old >= 0);
+    dup2(fileno(f), STDERR_FILENO);
+    st = model_open(&m, kernels, o, &e);
+    dup2(old, STDERR_FILENO);
+    close(old);
+    rewind(f);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    fclose(f);
+    model_close(m);
+    if (st < 0)
+        fail_msg("%s", e.text);
+    return text;
+}
+
+/* One layer for drafts that is not counted stays out, and that is said. */
+static void test_mtp_left_out(void **state)
+{
+    json_t *j = header();
+    struct model_options o = { .path = dir, .dtype = MODEL_DTYPE_FLOAT32 };
+
+    (void)state;
+    json_object_set(j, "model.layers.3.eh_proj.weight", json_object_get(j, "model.norm.weight"));
+    write_config(NULL, NULL);
+    write_tensors("model.safetensors", j, 0, 0);
+    assert_non_null(strstr(opening_log(&o), "leaving out a multi-token prediction layer: "
+                                            "num_nextn_predict_layers is 0"));
+    forget_files();
+}
+
+static void test_warnings(void **state)
+{
+    static const struct {
+        enum model_dtype dtype;
+        const char *overrides, *says; /* NULL: no warning */
+    } cases[] = {
+        { MODEL_DTYPE_AUTO, NULL, NULL },
+        { MODEL_DTYPE_BFLOAT16, "{\"torch_dtype\":\"float16\"}", NULL },
+        { MODEL_DTYPE_FLOAT16, NULL, "--dtype float16 with W8A8 weights" },
+        { MODEL_DTYPE_AUTO, "{\"dtype\":\"half\"}",
+          "\"dtype\": \"half\" in --hf-overrides with W8A8 weights" },
+        { MODEL_DTYPE_AUTO, "{\"torch_dtype\":\"int3\"}",
+          "--hf-overrides: \"torch_dtype\": \"int3\" is no type that is known here" },
+        { MODEL_DTYPE_AUTO, "{\"rope_tetha\":10000}",
+          "--hf-overrides: \"rope_tetha\" changes nothing: config.json does not have it and it is "
+          "not read here; did you mean \"rope_theta\"?" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct model_options o = { .path = MODELS "/deepseek_v3_mini_w8a8_v1",
+                                   .dtype = cases[i].dtype,
+                                   .hf_overrides = cases[i].overrides };
+        const char *log = opening_log(&o);
+
+        if (cases[i].says ? !strstr(log, cases[i].says) : strstr(log, "WARNING") != NULL)
+            fail_msg("case %zu: %s", i, log);
+    }
+}
+
+static void test_dtype_in_config(void **state)
+{
+    struct model_options o = { .path = dir };
+    const char *log;
+
+    (void)state;
+    write_config("torch_dtype", json_string("int3"));
+    write_tensors("model.safetensors", header(), 0, 0);
+    log = opening_log(&o);
+    assert_non_null(strstr(log, "/config.json: \"torch_dtype\": \"int3\" is no type"));
+    forget_files();
 }
 
 static void test_no_model(void **state)
@@ -363,7 +515,7 @@ static void test_no_model(void **state)
     assert_int_equal(open_at(&m, "/nonexistent/model", 0, 0, &e), ERR_NOTFOUND);
     assert_non_null(strstr(e.text, "/nonexistent/model: no such model"));
     write_file("config.json", "hello", 5, NULL, 0);
-    assert_int_equal(model_read_config(&c, in_dir("config.json"), &e), ERR_BADMSG);
+    assert_int_equal(model_read_config(&c, in_dir("config.json"), NULL, &e), ERR_BADMSG);
     assert_non_null(strstr(e.text, "offset 0: not a GGUF file"));
     assert_int_equal(model_load_tokenizer(&t, in_dir("config.json"), &e), ERR_BADMSG);
     forget_files();
@@ -376,12 +528,19 @@ int main(void)
         cmocka_unit_test(test_stages),
         cmocka_unit_test_setup_teardown(test_shards, split, unsplit),
         cmocka_unit_test_setup_teardown(test_shard_missing, split, unsplit),
+        cmocka_unit_test_setup_teardown(test_shard_count, split, unsplit),
+        cmocka_unit_test_setup_teardown(test_shard_extra, split, unsplit),
+        cmocka_unit_test_setup_teardown(test_both_kinds, split, unsplit),
         cmocka_unit_test_setup_teardown(test_shard_twice, split, unsplit),
         cmocka_unit_test_setup_teardown(test_index_wrong, split, unsplit),
         cmocka_unit_test(test_index_refused),
         cmocka_unit_test(test_unaligned),
         cmocka_unit_test(test_missing_things),
         cmocka_unit_test(test_wrong_things),
+        cmocka_unit_test(test_surplus_layers),
+        cmocka_unit_test(test_mtp_left_out),
+        cmocka_unit_test(test_warnings),
+        cmocka_unit_test(test_dtype_in_config),
         cmocka_unit_test(test_no_model),
     };
 

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/status.h"
+#include "model/arch.h"
 #include "model/config.h"
 #include "model/safetensors.h"
 #include "sys/map.h"
@@ -93,6 +94,7 @@ static void test_llama3(void **state)
 static void test_yarn(void **state)
 {
     struct model_config c = {
+        .head_dim = 192,
         .rope_dim = 64,
         .rope_theta = 10000,
         .rope_scaling = ROPE_YARN,
@@ -103,10 +105,12 @@ static void test_yarn(void **state)
         .yarn_mscale = 1,
         .yarn_mscale_all_dim = 1,
     };
+    const float *want = find("deepseek_v3_real", "softmax_scale");
     double freq[32], scale;
 
     (void)state;
     check("deepseek_v3_real", &c);
+    assert_true(fabs(rope_latent_scale(&c) - (double)*want) < 1e-7);
     c.yarn_mscale_all_dim = 0; /* not given: the paper's 0.1 ln(s) + 1 */
     model_rope_freqs(&c, freq, &scale);
     assert_true(fabs(scale - (0.1 * log(40) + 1)) < 1e-15);
