@@ -31,6 +31,7 @@
 
 static const struct kv_layout reference = {
     .n_layers = 30,
+    .planes = 2,
     .kv_heads = 3,
     .head_dim = 64,
     .elem_bytes = 2,

@@ -11,6 +11,14 @@
 /* Until the next look at a front that does not fetch its events. */
 #define CORE_STUCK_SECONDS 0.01
 
+/* The token that the prefill chose is as good as one chosen here. A request that a failed pull shall
+ * end with an error status must not have answered before. */
+static bool first_is_usable(const struct engine *e, const struct job *j)
+{
+    return e->kv.on_failure == KV_FAIL_RECOMPUTE && j->kv.last_token_id >= 0 &&
+           (uint32_t)j->kv.last_token_id < model_config(e->model)->vocab;
+}
+
 static void submit(struct engine *e, struct job *j)
 {
     const struct model_config *mc = model_config(e->model);
@@ -26,6 +34,8 @@ static void submit(struct engine *e, struct job *j)
         .priority = j->priority,
         .role = j->role,
         .hit_multiple = j->kv.remote_block_size,
+        .has_first = first_is_usable(e, j),
+        .first = j->kv.last_token_id,
         .user = j,
     };
     struct engine_event ev = { .kind = ENGINE_END, .id = j->id, .user = j->user };
@@ -34,7 +44,6 @@ static void submit(struct engine *e, struct job *j)
     if (st == 0) {
         free(j->prompt);
         j->prompt = NULL;
-        engine_job_table_add(&e->jobs, j);
         return;
     }
     ev.time = clock_now();
@@ -42,23 +51,25 @@ static void submit(struct engine *e, struct job *j)
     ev.status = st;
     ev.why = strdup(err.text);
     ev.stop_id = -1;
-    engine_outbox_put(&e->outbox, &ev);
+    engine_outbox_put_reserved(&e->outbox, &ev);
     engine_remote_forget(e, j);
-    engine_job_destroy(j);
+    engine_job_table_end(&e->jobs, j);
 }
 
-static void cancel(struct engine *e, const struct cancel_mail *c)
+static void cancel(struct engine *e, struct job *j)
 {
-    struct job *j = engine_job_table_find(&e->jobs, c->id);
+    enum finish finish;
 
-    if (j && j->ended && j->role == SCHED_PRODUCE && c->finish == FINISH_ABORT) {
+    if (!engine_job_table_canceled(&e->jobs, j, &finish))
+        return;
+    if (j->ended && j->role == SCHED_PRODUCE && finish == FINISH_ABORT) {
         /* Its client left while the last step ran: nobody has the answer, nobody will pull. */
         transfer_abort_hold(e->transfer, j->transfer_id);
         return;
     }
-    if (!j || j->ended)
+    if (j->ended)
         return;
-    sched_abort(e->sched, j->sched, c->finish, clock_now());
+    sched_abort(e->sched, j->sched, finish, clock_now());
     if (j->pulling)
         transfer_cancel(e->transfer, (uint64_t)(uintptr_t)j);
 }
@@ -68,7 +79,7 @@ static void reset(struct engine *e, const struct reset_mail *r)
     struct engine_event ev = { .kind = ENGINE_RESET, .user = r->user, .time = clock_now() };
 
     ev.status = sched_reset_prefix_cache(e->sched);
-    engine_outbox_put(&e->outbox, &ev);
+    engine_outbox_put_reserved(&e->outbox, &ev);
 }
 
 /* The job that embeds this piece of mail. */
@@ -91,8 +102,7 @@ void engine_core_mail(struct engine *e, struct mail *m)
             sched_release(e->sched, JOB_OF(m, lease_end)->sched, clock_now());
             break;
         case MAIL_CANCEL:
-            cancel(e, (struct cancel_mail *)(void *)m);
-            free(m);
+            cancel(e, JOB_OF(m, cancel));
             break;
         case MAIL_RESET:
             reset(e, (struct reset_mail *)(void *)m);
@@ -134,16 +144,32 @@ static void on_prompt(void *arg, const struct plan_entry *en, uint32_t position,
     j->prompt_logprobs[position] = make_logprobs(row, c);
 }
 
-static void on_token(void *arg, const struct plan_entry *en, const struct k_sample *row,
-                     const struct k_choice *c)
+static void on_token(void *arg, const struct plan_entry *en, uint32_t out_index,
+                     const struct k_sample *row, const struct k_choice *c)
 {
     struct job *j = en->user;
+    struct engine_logprobs **slot = &j->logprobs[out_index % JOB_STEP_TOKENS];
 
     (void)arg;
     if (en->sampling->logprobs < 0 && en->sampling->n_want == 0)
         return;
-    free(j->logprobs);
-    j->logprobs = make_logprobs(row, c);
+    free(*slot); /* of a token that was never told */
+    *slot = make_logprobs(row, c);
+}
+
+/* Sends what comes before the end. What there is no memory for would be missing in the output: then
+ * the request ends with an error, and no more of it is told. */
+static void send_event(struct engine *e, struct job *j, struct engine_event *ev)
+{
+    if (j->lost) {
+        engine_event_finish(ev);
+        return;
+    }
+    if (engine_outbox_put(&e->outbox, ev) == 0)
+        return;
+    j->lost = true;
+    engine_job_fail(j, ERR_NOMEM, "out of memory for the request's output");
+    sched_abort(e->sched, j->sched, FINISH_ERROR, clock_now());
 }
 
 static void send_prompt_logprobs(struct engine *e, struct job *j)
@@ -157,11 +183,12 @@ static void send_prompt_logprobs(struct engine *e, struct job *j)
     ev.n_prompt = j->n_prompt;
     j->prompt_logprobs = NULL;
     j->prompt_sent = true;
-    engine_outbox_put(&e->outbox, &ev);
+    send_event(e, j, &ev);
 }
 
 static void send_token(struct engine *e, struct job *j, const struct sched_event *s)
 {
+    struct engine_logprobs **slot = &j->logprobs[s->out_index % JOB_STEP_TOKENS];
     struct engine_event ev = {
         .kind = ENGINE_TOKEN,
         .id = j->id,
@@ -169,18 +196,18 @@ static void send_token(struct engine *e, struct job *j, const struct sched_event
         .time = s->time,
         .token = s->token,
         .out_index = s->out_index,
-        .logprobs = j->logprobs,
+        .logprobs = *slot,
         .finish = s->finish, /* of the last token: its end follows at once */
         .stop_id = -1,
     };
 
-    j->logprobs = NULL;
+    *slot = NULL;
     j->last_token = s->token;
     j->t_last = s->time;
     if (j->t_first == 0)
         j->t_first = s->time;
     send_prompt_logprobs(e, j);
-    engine_outbox_put(&e->outbox, &ev);
+    send_event(e, j, &ev);
 }
 
 static void send_end(struct engine *e, struct job *j, const struct sched_event *s)
@@ -204,7 +231,7 @@ static void send_end(struct engine *e, struct job *j, const struct sched_event *
 
     if (s->finish == FINISH_LENGTH || s->finish == FINISH_STOP)
         send_prompt_logprobs(e, j);
-    if (s->held && !(ev.kv = engine_remote_hold(e, j)))
+    if (j->lost || (s->held && !(ev.kv = engine_remote_hold(e, j))))
         ev.finish = FINISH_ERROR;
     if (ev.finish == FINISH_ERROR) {
         ev.status = j->status < 0 ? j->status : ERR_IO;
@@ -213,7 +240,7 @@ static void send_end(struct engine *e, struct job *j, const struct sched_event *
     }
     engine_remote_forget(e, j);
     j->ended = true;
-    engine_outbox_put(&e->outbox, &ev);
+    engine_outbox_put_reserved(&e->outbox, &ev);
 }
 
 static void send_start(struct engine *e, struct job *j, const struct sched_event *s)
@@ -225,7 +252,7 @@ static void send_start(struct engine *e, struct job *j, const struct sched_event
     j->t_start = s->time;
     ev.n_cached = s->n_cached;
     ev.n_external = s->n_external;
-    engine_outbox_put(&e->outbox, &ev);
+    send_event(e, j, &ev);
 }
 
 void engine_core_drain(struct engine *e)
@@ -246,8 +273,7 @@ void engine_core_drain(struct engine *e)
             send_end(e, j, &s);
             break;
         case SCHED_EV_GONE:
-            engine_job_table_remove(&e->jobs, j);
-            engine_job_destroy(j);
+            engine_job_table_end(&e->jobs, j);
             break;
         }
     }
@@ -303,18 +329,38 @@ static void note_prefill(const struct plan *p)
     }
 }
 
+/* How good the drafts were. */
+static void note_drafts(struct engine *e, const struct plan *p)
+{
+    pthread_mutex_lock(&e->lock);
+    for (uint32_t i = 0; i < p->n_entries; i++) {
+        const struct plan_entry *en = &p->entries[i];
+
+        if (en->n_draft == 0)
+            continue;
+        e->stats.spec_drafts++;
+        e->stats.spec_draft_tokens += en->n_draft;
+        e->stats.spec_accepted_tokens += e->choice[i].n - 1;
+        for (uint32_t k = 0; k + 1 < e->choice[i].n; k++)
+            e->stats.spec_accepted_pos[k]++;
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
 static void run_step(struct engine *e, const struct plan *p)
 {
     const struct worker_sink sink = { .prompt = on_prompt, .token = on_token, .arg = e };
     double t0 = clock_now(), t1;
 
     note_prefill(p);
-    engine_worker_run(e->worker, p, e->tokens, &sink);
+    engine_worker_run(e->worker, p, e->choice, &sink);
     if (e->step_delay > 0)
         clock_sleep(e->step_delay);
     t1 = clock_now();
     note_step(e, p, t1 - t0, t1);
-    sched_commit(e->sched, &(struct step_result){ .seq = p->seq, .tokens = e->tokens }, t1);
+    if (e->sched_config.n_draft_tokens)
+        note_drafts(e, p);
+    sched_commit(e->sched, &(struct step_result){ .seq = p->seq, .choice = e->choice }, t1);
 }
 
 static void trace_move(void *arg, double now, sched_id id, const char *from, const char *to,

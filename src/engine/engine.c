@@ -22,6 +22,7 @@ static void settle_config(struct engine *e, const struct engine_options *opt)
         s->max_model_len = model_config(e->model)->max_position;
     if (s->max_batched_tokens > K_MAX_TOKENS)
         s->max_batched_tokens = K_MAX_TOKENS;
+    s->n_draft_tokens = opt->n_draft_tokens;
     if (s->max_inflight == 0)
         s->max_inflight = 1;
 }
@@ -67,6 +68,16 @@ static int open_transfer(struct engine *e, struct err *err)
     return st;
 }
 
+static int check_drafts(const struct engine *e, struct err *err)
+{
+    if (e->sched_config.n_draft_tokens == 0 || e->layout.n_draft > 0)
+        return 0;
+    return err_set(err, ERR_INVAL,
+                   "%u speculative tokens are asked for, but no multi-token prediction layer is "
+                   "loaded: the checkpoint has none, or this is not its last stage",
+                   e->sched_config.n_draft_tokens);
+}
+
 static int open_worker(struct engine *e, struct err *err)
 {
     const struct worker_options o = {
@@ -79,8 +90,8 @@ static int open_worker(struct engine *e, struct err *err)
         .pool = e->pool,
     };
 
-    e->tokens = calloc(e->sched_config.max_seqs, sizeof *e->tokens);
-    if (!e->tokens)
+    e->choice = calloc(e->sched_config.max_seqs, sizeof *e->choice);
+    if (!e->choice)
         return err_set(err, ERR_NOMEM, "no memory for %u sequences", e->sched_config.max_seqs);
     return engine_worker_create(&e->worker, &o, err);
 }
@@ -101,6 +112,7 @@ int engine_open(struct engine **out, const struct engine_options *opt, struct er
     if (!e)
         return err_set(err, ERR_NOMEM, "no memory for the engine");
     engine_inbox_init(&e->inbox);
+    engine_job_table_init(&e->jobs);
     pthread_mutex_init(&e->lock, NULL);
     atomic_store(&e->next_id, 1);
     e->step_delay = opt->step_delay;
@@ -111,12 +123,14 @@ int engine_open(struct engine **out, const struct engine_options *opt, struct er
         return st;
     }
     if ((st = kernels_open(&e->kernels, &opt->kernel, err)) < 0 ||
+        (st = engine_memory_check(e, opt, err)) < 0 ||
         (st = model_open(&e->model, e->kernels, &opt->model, err)) < 0) {
         engine_close(e);
         return st;
     }
     settle_config(e, opt);
-    if ((st = engine_memory_plan(e, opt, err)) < 0 || (st = engine_memory_make_pool(e, err)) < 0 ||
+    if ((st = engine_memory_plan(e, opt, err)) < 0 || (st = check_drafts(e, err)) < 0 ||
+        (st = engine_memory_make_pool(e, err)) < 0 ||
         (st = sched_create(&e->sched, &e->sched_config, err)) < 0 ||
         (st = open_worker(e, err)) < 0 || (st = open_transfer(e, err)) < 0) {
         engine_close(e);
@@ -170,9 +184,10 @@ void engine_close(struct engine *e)
     kernels_close(e->kernels);
     engine_outbox_finish(&e->outbox);
     engine_inbox_finish(&e->inbox);
+    engine_job_table_finish(&e->jobs);
     pthread_mutex_destroy(&e->lock);
     free((char *)(uintptr_t)e->kv.secret);
-    free(e->tokens);
+    free(e->choice);
     free(e);
 }
 
@@ -269,29 +284,29 @@ int engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id
         snprintf(j->transfer_id, sizeof j->transfer_id, "%s", j->kv.transfer_id);
     else
         rand_hex(j->transfer_id, 16);
+    if (engine_outbox_reserve(&e->outbox) < 0) { /* its END must not be lost */
+        engine_job_destroy(j);
+        return err_set(err, ERR_NOMEM, "no memory for one request more");
+    }
     if ((st = engine_remote_expect(e, j)) < 0) {
         err_set(err, st, "kv_transfer_params.transfer_id '%s': %s", j->transfer_id,
                 status_text(st));
+        engine_outbox_unreserve(&e->outbox);
         engine_job_destroy(j);
         return st;
     }
     *id = j->id;
+    engine_job_table_add(&e->jobs, j);
     engine_inbox_post(&e->inbox, &j->submit);
     return 0;
 }
 
 void engine_cancel(struct engine *e, uint64_t id, enum finish finish)
 {
-    struct cancel_mail *c = calloc(1, sizeof *c);
+    struct mail *m = engine_job_table_cancel(&e->jobs, id, finish);
 
-    if (!c) {
-        log_error("no memory to cancel request %llu; it runs to its end", (unsigned long long)id);
-        return;
-    }
-    c->mail.kind = MAIL_CANCEL;
-    c->id = id;
-    c->finish = finish;
-    engine_inbox_post(&e->inbox, &c->mail);
+    if (m)
+        engine_inbox_post(&e->inbox, m);
 }
 
 void engine_prompt_free(struct engine_logprobs **p, uint32_t n)
@@ -360,8 +375,10 @@ int engine_reset_prefix_cache(struct engine *e, void *user)
 {
     struct reset_mail *r = calloc(1, sizeof *r);
 
-    if (!r)
+    if (!r || engine_outbox_reserve(&e->outbox) < 0) {
+        free(r);
         return ERR_NOMEM;
+    }
     r->mail.kind = MAIL_RESET;
     r->user = user;
     engine_inbox_post(&e->inbox, &r->mail);

@@ -41,6 +41,9 @@ struct engine_options {
     double memory_fraction;    /* of the memory that is free after loading, for the KV pool */
     uint64_t kv_bytes;         /* 0: by memory_fraction; else exactly so many for the pool */
     struct engine_kv_options kv;
+    /* Multi-token prediction (model.mtp must be set): drafts verified in a step of each request, at most
+     * SPEC_MAX_TOKENS; 0: off. The output is the same, only sooner. */
+    uint32_t n_draft_tokens;
     double step_delay; /* seconds added to each step, for tests; 0 */
     /* Called on the engine thread when events wait and none did before. Negative: could not be told
      * on, ask again soon. */
@@ -164,6 +167,10 @@ struct engine_stats {
     bool busy;              /* work is pending */
     double busy_since_step; /* seconds that work has been pending with no step ended; 0 when idle */
     uint64_t kv_failures;   /* pulls that failed */
+    /* Multi-token prediction: steps of a request that had drafts, drafts in them, drafts that were
+     * right, and of these those at each place. */
+    uint64_t spec_drafts, spec_draft_tokens, spec_accepted_tokens;
+    uint64_t spec_accepted_pos[SPEC_MAX_TOKENS];
     double transfer_seconds; /* sum over pulls */
     uint64_t transfer_bytes;
 };

@@ -21,12 +21,6 @@ struct reset_mail {
     void *user;
 };
 
-struct cancel_mail {
-    struct mail mail;
-    uint64_t id;
-    enum finish finish;
-};
-
 /* Figures for one histogram: a ring that overwrites its oldest. */
 struct samples {
     double v[ENGINE_SAMPLES];
@@ -45,7 +39,9 @@ struct engine {
     char engine_id[TRANSFER_ID_MAX];
     char kv_host[KV_PARAMS_HOST_MAX];
     double step_delay;
+    uint64_t scratch_bytes; /* of the activations, about */
 
+    struct engine_job_table jobs; /* locks itself */
     struct inbox inbox;
     struct outbox outbox;
     pthread_t thread;
@@ -56,8 +52,7 @@ struct engine {
     /* core */
     struct sched *sched;
     struct worker *worker;
-    struct engine_job_table jobs;
-    int32_t *tokens; /* [max_seqs]: what the running step chose */
+    struct step_choice *choice; /* [max_seqs]: what the running step gave */
 
     pthread_mutex_t lock; /* the rest */
     struct engine_stats stats;
@@ -92,7 +87,10 @@ struct kv_params *engine_remote_hold(struct engine *e, struct job *j);
 int engine_remote_role(const struct engine *e, const struct kv_params *kv, enum sched_role *role,
                        struct err *err);
 
-/* memory.c: fills n_blocks and, where the pool is smaller, max_model_len. */
+/* memory.c: what opt will take, before anything is loaded: a line in the log, and ERR_NOMEM where it
+ * cannot fit. */
+int engine_memory_check(struct engine *e, const struct engine_options *opt, struct err *err);
+/* Fills n_blocks and, where the pool is smaller, max_model_len. */
 int engine_memory_plan(struct engine *e, const struct engine_options *opt, struct err *err);
 int engine_memory_make_pool(struct engine *e, struct err *err);
 void engine_memory_free_pool(struct engine *e);

@@ -15,6 +15,7 @@ int engine_job_create(struct job **out, const struct engine_request *r)
     j->submit.kind = MAIL_SUBMIT;
     j->pulled.kind = MAIL_PULLED;
     j->lease_end.kind = MAIL_LEASE_END;
+    j->cancel.kind = MAIL_CANCEL;
     j->user = r->user;
     j->priority = r->priority;
     j->n_prompt = r->n_prompt;
@@ -49,7 +50,8 @@ void engine_job_destroy(struct job *j)
     engine_prompt_free(j->prompt_logprobs, j->n_prompt);
     sampling_finish(&j->sampling);
     kv_params_finish(&j->kv);
-    free(j->logprobs);
+    for (int i = 0; i < JOB_STEP_TOKENS; i++)
+        free(j->logprobs[i]);
     free(j->prompt);
     free(j->salt);
     free(j->why);
@@ -69,40 +71,73 @@ static struct job **slot(struct engine_job_table *t, uint64_t id)
     return &t->bucket[id % JOB_BUCKETS];
 }
 
+void engine_job_table_init(struct engine_job_table *t)
+{
+    pthread_mutex_init(&t->lock, NULL);
+}
+
+void engine_job_table_finish(struct engine_job_table *t)
+{
+    pthread_mutex_destroy(&t->lock);
+}
+
 void engine_job_table_add(struct engine_job_table *t, struct job *j)
 {
     struct job **head = slot(t, j->id);
 
+    pthread_mutex_lock(&t->lock);
     j->hash_next = *head;
     *head = j;
-    t->n++;
+    pthread_mutex_unlock(&t->lock);
 }
 
-void engine_job_table_remove(struct engine_job_table *t, struct job *j)
+void engine_job_table_end(struct engine_job_table *t, struct job *j)
 {
     struct job **p = slot(t, j->id);
+    bool canceling;
 
+    pthread_mutex_lock(&t->lock);
     while (*p != j) {
         assert(*p);
         p = &(*p)->hash_next;
     }
     *p = j->hash_next;
-    t->n--;
+    j->gone = true;
+    canceling = j->canceling;
+    pthread_mutex_unlock(&t->lock);
+    if (!canceling)
+        engine_job_destroy(j);
 }
 
-struct job *engine_job_table_find(const struct engine_job_table *t, uint64_t id)
+struct mail *engine_job_table_cancel(struct engine_job_table *t, uint64_t id, enum finish finish)
 {
-    struct job *j = t->bucket[id % JOB_BUCKETS];
+    struct mail *post = NULL;
+    struct job *j;
 
+    pthread_mutex_lock(&t->lock);
+    j = *slot(t, id);
     while (j && j->id != id)
         j = j->hash_next;
-    return j;
+    if (j && (!j->canceling || finish == FINISH_ABORT))
+        j->cancel_finish = finish;
+    if (j && !j->canceling)
+        post = &j->cancel;
+    if (j)
+        j->canceling = true;
+    pthread_mutex_unlock(&t->lock);
+    return post;
 }
 
-struct job *engine_job_table_any(const struct engine_job_table *t)
+bool engine_job_table_canceled(struct engine_job_table *t, struct job *j, enum finish *finish)
 {
-    for (uint32_t i = 0; t->n && i < JOB_BUCKETS; i++)
-        if (t->bucket[i])
-            return t->bucket[i];
-    return NULL;
+    bool gone;
+
+    pthread_mutex_lock(&t->lock);
+    j->canceling = false;
+    *finish = j->cancel_finish;
+    gone = j->gone;
+    pthread_mutex_unlock(&t->lock);
+    if (gone)
+        engine_job_destroy(j);
+    return !gone;
 }

@@ -1,7 +1,9 @@
 /* A request's life inside the engine: from engine_submit to the scheduler's "gone". Internal to
- * src/engine. Engine thread only, except `mail` while the job travels to it. */
+ * src/engine. Engine thread only, except mail while it travels, and what the table's lock guards. */
 #ifndef SLUICE_ENGINE_JOB_H
 #define SLUICE_ENGINE_JOB_H
+
+#include <pthread.h>
 
 #include "engine/engine.h"
 
@@ -9,7 +11,7 @@ enum mail_kind {
     MAIL_SUBMIT,    /* a new job */
     MAIL_PULLED,    /* its pull ended */
     MAIL_LEASE_END, /* its lease ended */
-    MAIL_CANCEL,    /* by id */
+    MAIL_CANCEL,    /* its client wants it to end */
     MAIL_RESET,     /* forget the prefix cache */
 };
 
@@ -19,12 +21,19 @@ struct mail {
     enum mail_kind kind;
 };
 
+#define JOB_STEP_TOKENS (1 + SPEC_MAX_TOKENS) /* of one step */
+
 struct job {
-    struct mail submit, pulled, lease_end; /* each is posted at most once at a time */
+    struct mail submit, pulled, lease_end, cancel; /* each is posted at most once at a time */
     uint64_t id;
     sched_id sched;
     void *user;
     struct job *hash_next;
+
+    /* under the table's lock */
+    bool canceling; /* the cancel is on its way to the engine thread */
+    bool gone;      /* all else is over: the cancel's arrival destroys it */
+    enum finish cancel_finish;
 
     /* the request, until the scheduler has its copy */
     int32_t *prompt;
@@ -48,9 +57,11 @@ struct job {
     bool pull_tried; /* the remote side has heard of this request */
 
     /* output */
-    struct engine_logprobs *logprobs; /* of the token that the running step chose */
+    /* Of the tokens that the running step chose: output index i at i % JOB_STEP_TOKENS. */
+    struct engine_logprobs *logprobs[JOB_STEP_TOKENS];
     struct engine_logprobs **prompt_logprobs;
     bool prompt_sent;
+    bool lost;  /* there was no memory for some of it */
     bool ended; /* ENGINE_END is out */
     int32_t last_token;
     double t_arrive, t_start, t_first, t_last;
@@ -65,16 +76,21 @@ void engine_job_destroy(struct job *j); /* NULL is fine */
 /* Keeps the first reason. */
 void engine_job_fail(struct job *j, int status, const char *why);
 
-/* Id to job: a fixed table of chains. */
+/* Id to job: a fixed table of chains, so that any thread can cancel without memory. */
 #define JOB_BUCKETS 4096
 struct engine_job_table {
+    pthread_mutex_t lock;
     struct job *bucket[JOB_BUCKETS];
-    uint32_t n;
 };
+void engine_job_table_init(struct engine_job_table *t);
+void engine_job_table_finish(struct engine_job_table *t);
 void engine_job_table_add(struct engine_job_table *t, struct job *j);
-void engine_job_table_remove(struct engine_job_table *t, struct job *j);
-struct job *engine_job_table_find(const struct engine_job_table *t, uint64_t id); /* NULL */
-/* Any job, NULL when empty. */
-struct job *engine_job_table_any(const struct engine_job_table *t);
+/* Removes and destroys it, or leaves that to the cancel that is on its way. */
+void engine_job_table_end(struct engine_job_table *t, struct job *j);
+/* Any thread: the cancel mail that must be posted now; NULL if the id is unknown, or it is on its way. Of
+ * two wishes FINISH_ABORT counts. */
+struct mail *engine_job_table_cancel(struct engine_job_table *t, uint64_t id, enum finish finish);
+/* The cancel mail of j has come. False: j was only waiting for it, and is destroyed. */
+bool engine_job_table_canceled(struct engine_job_table *t, struct job *j, enum finish *finish);
 
 #endif

@@ -1,5 +1,6 @@
 #include "engine/mailbox.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -104,19 +105,57 @@ static int grow(struct outbox *o)
     return 0;
 }
 
-int engine_outbox_put(struct outbox *o, struct engine_event *ev)
+/* A place beside the reserved ones. */
+static int make_room(struct outbox *o)
 {
-    int st = 0;
+    return o->cap - o->n > o->reserved ? 0 : grow(o);
+}
+
+int engine_outbox_reserve(struct outbox *o)
+{
+    int st;
 
     pthread_mutex_lock(&o->lock);
-    if (o->n == o->cap)
-        st = grow(o);
+    st = make_room(o);
     if (st == 0)
-        o->ring[(o->head + o->n++) % o->cap] = *ev;
+        o->reserved++;
+    pthread_mutex_unlock(&o->lock);
+    return st;
+}
+
+void engine_outbox_unreserve(struct outbox *o)
+{
+    pthread_mutex_lock(&o->lock);
+    o->reserved--;
+    pthread_mutex_unlock(&o->lock);
+}
+
+static void append(struct outbox *o, const struct engine_event *ev)
+{
+    o->ring[(o->head + o->n++) % o->cap] = *ev;
+}
+
+int engine_outbox_put(struct outbox *o, struct engine_event *ev)
+{
+    int st;
+
+    pthread_mutex_lock(&o->lock);
+    st = make_room(o);
+    if (st == 0)
+        append(o, ev);
     pthread_mutex_unlock(&o->lock);
     if (st < 0)
         engine_event_finish(ev);
     return st;
+}
+
+void engine_outbox_put_reserved(struct outbox *o, struct engine_event *ev)
+{
+    pthread_mutex_lock(&o->lock);
+    assert(o->reserved > 0 && o->n < o->cap);
+    o->reserved--;
+    append(o, ev);
+    pthread_mutex_unlock(&o->lock);
 }
 
 void engine_outbox_flush(struct outbox *o)

@@ -31,15 +31,21 @@ struct outbox {
     pthread_mutex_t lock;
     struct engine_event *ring;
     uint32_t cap, head, n;
-    bool announced; /* notify was called and nobody has fetched since */
+    uint32_t reserved; /* places that others' events leave free */
+    bool announced;    /* notify was called and nobody has fetched since */
     int (*notify)(void *arg);
     void *notify_arg;
 };
 
 int engine_outbox_init(struct outbox *o, uint32_t cap, int (*notify)(void *), void *arg);
 void engine_outbox_finish(struct outbox *o);
+/* Keeps a place for one event that must not be lost: the end of a request. 0 or ERR_NOMEM. */
+int engine_outbox_reserve(struct outbox *o);
+void engine_outbox_unreserve(struct outbox *o); /* it will not come */
 /* Takes over what ev owns. Without memory to grow, the event is finished and ERR_NOMEM returned. */
 int engine_outbox_put(struct outbox *o, struct engine_event *ev);
+/* The same into a place that was reserved: cannot fail. */
+void engine_outbox_put_reserved(struct outbox *o, struct engine_event *ev);
 /* Tells the front, once, if events wait; the next flush tries again if that failed. */
 void engine_outbox_flush(struct outbox *o);
 bool engine_outbox_full(struct outbox *o); /* more than OUTBOX_HIGH wait */

@@ -1,4 +1,5 @@
 /* How large the KV pool is, and where its memory comes from. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -31,23 +32,99 @@ static uint64_t blocks_by_memory(const struct engine *e, const struct engine_opt
     uint64_t n, useful = useful_blocks(&e->sched_config);
 
     if (!bytes) {
-        bytes = (uint64_t)((double)topo_memory_available() * opt->memory_fraction);
+        bytes = topo_memory_available();
+        bytes = bytes > e->scratch_bytes ? bytes - e->scratch_bytes : 0;
+        bytes = (uint64_t)((double)bytes * opt->memory_fraction);
         n = bytes / block;
         return n < useful ? n : useful;
     }
     return bytes / block;
 }
 
+static uint32_t step_tokens(const struct engine_options *opt)
+{
+    uint32_t n = opt->sched.max_batched_tokens;
+
+    return n > K_MAX_TOKENS ? K_MAX_TOKENS : n;
+}
+
+/* Bytes that the KV cache must have: what was asked for, or one block. */
+static uint64_t least_kv(const struct engine_options *opt, uint64_t token_bytes)
+{
+    uint64_t block = token_bytes * opt->sched.block_tokens;
+
+    if (opt->sched.n_blocks)
+        return opt->sched.n_blocks * block;
+    return opt->kv_bytes ? opt->kv_bytes : block;
+}
+
+/* What makes it fit, by what is too large. */
+static const char *advice(char *out, size_t room, const struct engine_options *opt,
+                          const struct model_estimate *m, uint64_t available)
+{
+    uint64_t int8 = m->weights - m->floats / 2;
+
+    if (m->weights + m->tables < available)
+        snprintf(out, room,
+                 "lower --max-num-batched-tokens (now %u), --num-gpu-blocks-override or "
+                 "--kv-cache-memory-bytes, or free memory",
+                 step_tokens(opt));
+    else if (m->folder && m->floats > m->weights / 2)
+        snprintf(out, room,
+                 "most of the weights are not quantized; as W8A8 they take about %.2f GiB: give "
+                 "the quantized folder (--quantization ascend; sluice quantize makes one), or free "
+                 "memory",
+                 gib(int8));
+    else
+        snprintf(out, room, "free memory, or use a machine with more");
+    return out;
+}
+
+int engine_memory_check(struct engine *e, const struct engine_options *opt, struct err *err)
+{
+    uint64_t available = topo_memory_available(), kv, sum;
+    struct model_estimate m;
+    char text[256];
+    int st = model_estimate(&m, e->kernels, &opt->model, step_tokens(opt), WORKER_LOGIT_ROWS, err);
+
+    if (st < 0)
+        return st;
+    e->scratch_bytes = m.scratch;
+    kv = least_kv(opt, m.kv_token);
+    sum = m.weights + m.tables + m.scratch + kv;
+    log_info("memory before loading: weights will take %.3f GiB, scratch for steps of %u tokens "
+             "about %.3f GiB, the KV cache %llu bytes a token and at least %.3f GiB; available are "
+             "%.2f GiB",
+             gib(m.weights + m.tables), step_tokens(opt), gib(m.scratch),
+             (unsigned long long)m.kv_token, gib(kv), gib(available));
+    if (available == 0 || sum <= available)
+        return 0;
+    return err_set(err, ERR_NOMEM,
+                   "%s does not fit into memory: weights %.2f GiB + scratch %.2f GiB + KV cache at "
+                   "least %.2f GiB = %.2f GiB, but %.2f GiB are available; %s",
+                   opt->model.path, gib(m.weights + m.tables), gib(m.scratch), gib(kv), gib(sum),
+                   gib(available), advice(text, sizeof text, opt, &m, available));
+}
+
+/* Layers of the stage without those that only drafts read. */
+static uint32_t main_layers(const struct engine *e, const struct model_options *m)
+{
+    return m->n_layers ? m->n_layers : model_config(e->model)->n_layers - m->first_layer;
+}
+
 int engine_memory_plan(struct engine *e, const struct engine_options *opt, struct err *err)
 {
-    const struct model_config *mc = model_config(e->model);
+    struct model_kv_shape shape;
     struct sched_config *s = &e->sched_config;
     uint64_t n = s->n_blocks, tokens;
 
+    model_kv_shape(e->model, &shape);
     e->layout = (struct kv_layout){
-        .n_layers = mc->n_layers,
-        .kv_heads = mc->kv_heads,
-        .head_dim = mc->head_dim,
+        .n_layers = shape.n_layers,
+        .n_draft = shape.n_layers - main_layers(e, &opt->model),
+        .planes = shape.latent ? 1 : 2,
+        .kv_heads = shape.kv_heads,
+        .head_dim = shape.head_dim,
         .elem_bytes = model_kv_type(e->model) == K_F32 ? 4 : 2,
         .block_tokens = s->block_tokens,
     };

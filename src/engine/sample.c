@@ -43,13 +43,14 @@ static bool has_penalties(const struct sampling *sp)
     return sp->presence_penalty != 0 || sp->frequency_penalty != 0 || sp->repetition_penalty != 1;
 }
 
-/* How often each id occurred: one entry an id, in order of first occurrence. */
-static void count_tokens(struct sample_rows *s, struct k_sample *row, const struct plan_entry *en)
+/* How often each id occurred among the first n_all: one entry an id, in order of first occurrence. */
+static void count_tokens(struct sample_rows *s, struct k_sample *row, const struct plan_entry *en,
+                         uint32_t n_all)
 {
     struct k_count *c = s->counts + s->n_counts;
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < en->n_all; i++) {
+    for (uint32_t i = 0; i < n_all; i++) {
         int32_t id = en->all_tokens[i];
         uint32_t *at = &s->seen[id];
 
@@ -75,26 +76,28 @@ static void add_bias(struct sample_rows *s, int32_t id, float add)
 }
 
 /* The request's logit biases, and its end tokens while min_tokens forbids them. */
-static void collect_bias(struct sample_rows *s, struct k_sample *row, const struct plan_entry *en)
+static void collect_bias(struct sample_rows *s, struct k_sample *row, const struct plan_entry *en,
+                         bool ban_ends)
 {
     const struct sampling *sp = en->sampling;
     uint32_t first = s->n_bias;
 
     for (uint32_t i = 0; i < sp->n_bias; i++)
         add_bias(s, sp->bias[i].id, sp->bias[i].bias);
-    for (uint32_t i = 0; en->ban_eos && i < en->n_eos; i++)
+    for (uint32_t i = 0; ban_ends && i < en->n_eos; i++)
         add_bias(s, en->eos_ids[i], -INFINITY);
-    for (uint32_t i = 0; en->ban_eos && i < sp->n_stop_ids; i++)
+    for (uint32_t i = 0; ban_ends && i < sp->n_stop_ids; i++)
         add_bias(s, sp->stop_ids[i], -INFINITY);
     row->bias = s->bias + first;
     row->n_bias = s->n_bias - first;
 }
 
-int engine_rows_choose(struct sample_rows *s, const struct plan_entry *en)
+int engine_rows_choose(struct sample_rows *s, const struct plan_entry *en, uint32_t k)
 {
     const struct sampling *sp = en->sampling;
-    uint32_t n_bias = sp->n_bias + (en->ban_eos ? en->n_eos + sp->n_stop_ids : 0);
-    uint32_t n_counts = has_penalties(sp) ? en->n_all : 0;
+    bool ban_ends = en->out_index + k < sp->min_tokens;
+    uint32_t n_bias = sp->n_bias + (ban_ends ? en->n_eos + sp->n_stop_ids : 0);
+    uint32_t n_counts = has_penalties(sp) ? en->n_all + k : 0;
     struct k_sample *row;
 
     if (s->n == s->cap || n_bias > s->cap_bias - s->n_bias ||
@@ -118,12 +121,12 @@ int engine_rows_choose(struct sample_rows *s, const struct plan_entry *en)
         .want_out = s->want + s->n_want,
     };
     if (sp->temperature > 0)
-        row->u = rand_uniform(sp->seed, en->out_index, 0);
+        row->u = rand_uniform(sp->seed, en->out_index + k, 0);
     s->n_want += sp->n_want;
     if (n_counts)
-        count_tokens(s, row, en);
+        count_tokens(s, row, en, n_counts);
     if (n_bias)
-        collect_bias(s, row, en);
+        collect_bias(s, row, en, ban_ends);
     return 0;
 }
 
@@ -138,4 +141,30 @@ int engine_rows_forced(struct sample_rows *s, int32_t token, int32_t n_top)
         .forced = token,
     };
     return 0;
+}
+
+struct sample_call {
+    const struct kernels *k;
+    struct k_choice *out;
+    float *logits;
+    size_t ld;
+    uint32_t vocab;
+    const struct k_sample *rows;
+    uint32_t n;
+};
+
+static void sample_team(void *arg)
+{
+    const struct sample_call *c = arg;
+
+    c->k->sample(c->k, c->out, c->logits, c->ld, c->vocab, c->rows, c->n);
+}
+
+void engine_sample(const struct kernels *k, struct k_choice *out, float *logits, size_t ld,
+                   uint32_t vocab, const struct k_sample *rows, uint32_t n)
+{
+    struct sample_call call = { k, out, logits, ld, vocab, rows, n };
+
+    k->run(k, sample_team, &call);
+    k->sync(k);
 }

@@ -29,10 +29,14 @@ int engine_rows_init(struct sample_rows *s, uint32_t cap, uint32_t max_tokens, u
 void engine_rows_finish(struct sample_rows *s);
 void engine_rows_reset(struct sample_rows *s);
 
-/* Adds the row that chooses en's next token. ERR_AGAIN: no room, run what is there first (an empty set
+/* Adds the row that chooses the token after en's known ones and k of its drafts. ERR_AGAIN: no room, run what is there first (an empty set
  * always has room). */
-int engine_rows_choose(struct sample_rows *s, const struct plan_entry *en);
+int engine_rows_choose(struct sample_rows *s, const struct plan_entry *en, uint32_t k);
 /* Adds a row that only reports the log-probability of a token that is given. ERR_AGAIN as above. */
 int engine_rows_forced(struct sample_rows *s, int32_t token, int32_t n_top);
+
+/* Runs the backend's sampler over n rows of logits, which it overwrites, and waits for the result. */
+void engine_sample(const struct kernels *k, struct k_choice *out, float *logits, size_t ld,
+                   uint32_t vocab, const struct k_sample *rows, uint32_t n);
 
 #endif

@@ -4,9 +4,7 @@
 #include <stdlib.h>
 
 #include "base/status.h"
-
-/* Logit rows made and sampled at a time: 64 rows of a large vocabulary stay within 40 MB. */
-#define WORKER_LOGIT_ROWS 64
+#include "engine/draft.h"
 
 /* One row whose logits are wanted. */
 struct pick {
@@ -14,17 +12,20 @@ struct pick {
     uint32_t entry;    /* of the plan */
     uint32_t position; /* of the token that the logits speak of */
     bool token;        /* chooses it (else: reports the prompt's own) */
+    uint32_t drafts;   /* drafts before it: they must have been chosen, or it counts for nothing */
 };
 
 struct worker {
     const struct kernels *k;
     const struct model *model;
     struct model_work *work;
-    struct k_kv *kv; /* one a layer */
+    struct k_kv *kv;         /* one a layer */
+    struct drafter *drafter; /* NULL without a multi-token prediction layer */
     uint32_t max_tokens, max_seqs;
     int32_t *ids; /* [max_tokens] */
     uint32_t *pos;
     struct k_seq *seqs; /* [max_seqs] */
+    uint32_t *n_prompt_rows;
     struct sample_rows rows;
     struct k_choice *choice; /* [WORKER_LOGIT_ROWS] */
     struct pick pick[WORKER_LOGIT_ROWS];
@@ -35,17 +36,36 @@ struct worker {
 static void map_pool(struct worker *w, const struct worker_options *o)
 {
     const struct kv_layout *l = &o->layout;
+    struct model_kv_shape shape;
     char *base = o->pool;
 
+    model_kv_shape(o->model, &shape);
     for (uint32_t i = 0; i < l->n_layers; i++)
         w->kv[i] = (struct k_kv){
             .k = base + kv_layout_offset(l, i, 0, 0),
-            .v = base + kv_layout_offset(l, i, 1, 0),
+            .v = l->planes == 2 ? base + kv_layout_offset(l, i, 1, 0) : NULL,
+            .latent = shape.latent,
             .type = model_kv_type(o->model),
             .block_tokens = l->block_tokens,
             .kv_heads = l->kv_heads,
             .head_dim = l->head_dim,
         };
+}
+
+static int open_drafter(struct worker *w, const struct worker_options *o, struct err *e)
+{
+    const struct drafter_options d = {
+        .kernels = o->kernels,
+        .model = o->model,
+        .work = w->work,
+        .max_tokens = w->max_tokens,
+        .max_seqs = w->max_seqs,
+        .max_logit_rows = WORKER_LOGIT_ROWS,
+        .max_model_len = o->max_model_len,
+        .kv = w->kv[o->layout.n_layers - 1],
+    };
+
+    return o->layout.n_draft ? engine_drafter_create(&w->drafter, &d, e) : 0;
 }
 
 int engine_worker_create(struct worker **out, const struct worker_options *o, struct err *e)
@@ -64,8 +84,9 @@ int engine_worker_create(struct worker **out, const struct worker_options *o, st
     w->ids = calloc(w->max_tokens, sizeof *w->ids);
     w->pos = calloc(w->max_tokens, sizeof *w->pos);
     w->seqs = calloc(w->max_seqs, sizeof *w->seqs);
+    w->n_prompt_rows = calloc(w->max_seqs, sizeof *w->n_prompt_rows);
     w->choice = calloc(WORKER_LOGIT_ROWS, sizeof *w->choice);
-    if (!w->kv || !w->ids || !w->pos || !w->seqs || !w->choice ||
+    if (!w->kv || !w->ids || !w->pos || !w->seqs || !w->n_prompt_rows || !w->choice ||
         engine_rows_init(&w->rows, WORKER_LOGIT_ROWS, o->max_model_len, vocab) < 0) {
         engine_worker_destroy(w);
         return err_set(e, ERR_NOMEM, "no memory for a batch of %u tokens", o->max_batched_tokens);
@@ -76,6 +97,11 @@ int engine_worker_create(struct worker **out, const struct worker_options *o, st
         return st;
     }
     map_pool(w, o);
+    st = open_drafter(w, o, e);
+    if (st < 0) {
+        engine_worker_destroy(w);
+        return st;
+    }
     *out = w;
     return 0;
 }
@@ -84,12 +110,14 @@ void engine_worker_destroy(struct worker *w)
 {
     if (!w)
         return;
+    engine_drafter_destroy(w->drafter);
     model_work_destroy(w->work);
     engine_rows_finish(&w->rows);
     free(w->kv);
     free(w->ids);
     free(w->pos);
     free(w->seqs);
+    free(w->n_prompt_rows);
     free(w->choice);
     free(w);
 }
@@ -104,52 +132,55 @@ static void fill_batch(struct worker *w, const struct plan *p, struct model_batc
         const struct plan_entry *en = &p->entries[i];
 
         w->seqs[i] = (struct k_seq){ .row = n, .n = en->n, .pos = en->start, .blocks = en->blocks };
+        w->n_prompt_rows[i] = en->start < en->n_prompt ? en->n_prompt - en->start : 0;
         for (uint32_t t = 0; t < en->n; t++, n++) {
             w->ids[n] = en->tokens[t];
             w->pos[n] = en->start + t;
         }
     }
     *b = (struct model_batch){
-        .n = n, .ids = w->ids, .pos = w->pos, .seqs = w->seqs, .n_seqs = p->n_entries
+        .n = n,
+        .ids = w->ids,
+        .pos = w->pos,
+        .seqs = w->seqs,
+        .n_seqs = p->n_entries,
+        .n_prompt_rows = w->n_prompt_rows,
     };
 }
 
-struct sample_call {
-    struct worker *w;
-    float *logits;
-    size_t ld;
-    uint32_t vocab;
-};
-
-static void sample_team(void *arg)
+/* The choice of a row stands if everything before the row was chosen too. */
+static void take_choice(const struct plan_entry *en, const struct pick *pk,
+                        const struct k_sample *row, const struct k_choice *choice,
+                        struct step_choice *out, const struct worker_sink *sink)
 {
-    struct sample_call *c = arg;
+    uint32_t k = pk->drafts;
 
-    c->w->k->sample(c->w->k, c->w->choice, c->logits, c->ld, c->vocab, c->w->rows.row,
-                    c->w->rows.n);
+    if (out->n != k || (k > 0 && out->token[k - 1] != en->all_tokens[en->n_all + k - 1]))
+        return;
+    out->token[out->n++] = choice->id;
+    sink->token(sink->arg, en, en->out_index + k, row, choice);
 }
 
 /* Makes the logits of the picked rows, samples them and reports. */
-static void flush_picks(struct worker *w, const struct plan *p, int32_t *tokens,
+static void flush_picks(struct worker *w, const struct plan *p, struct step_choice *out,
                         const struct worker_sink *sink)
 {
-    struct sample_call call = { .w = w, .vocab = model_config(w->model)->vocab };
+    float *logits;
+    size_t ld;
 
     if (w->n_picks == 0)
         return;
-    call.logits = model_logits(w->model, w->work, w->pick_row, w->n_picks, &call.ld);
-    w->k->run(w->k, sample_team, &call);
-    w->k->sync(w->k);
+    logits = model_logits(w->model, w->work, w->pick_row, w->n_picks, &ld);
+    engine_sample(w->k, w->choice, logits, ld, model_config(w->model)->vocab, w->rows.row,
+                  w->rows.n);
     for (uint32_t i = 0; i < w->n_picks; i++) {
         const struct pick *pk = &w->pick[i];
         const struct plan_entry *en = &p->entries[pk->entry];
 
-        if (pk->token) {
-            tokens[pk->entry] = w->choice[i].id;
-            sink->token(sink->arg, en, &w->rows.row[i], &w->choice[i]);
-        } else {
+        if (pk->token)
+            take_choice(en, pk, &w->rows.row[i], &w->choice[i], &out[pk->entry], sink);
+        else
             sink->prompt(sink->arg, en, pk->position, &w->rows.row[i], &w->choice[i]);
-        }
     }
     w->n_picks = 0;
     engine_rows_reset(&w->rows);
@@ -158,18 +189,18 @@ static void flush_picks(struct worker *w, const struct plan *p, int32_t *tokens,
 static int add_row(struct worker *w, const struct plan_entry *en, const struct pick *pk)
 {
     if (pk->token)
-        return engine_rows_choose(&w->rows, en);
+        return engine_rows_choose(&w->rows, en, pk->drafts);
     return engine_rows_forced(&w->rows, en->all_tokens[pk->position],
                               en->sampling->prompt_logprobs);
 }
 
-static void add_pick(struct worker *w, const struct plan *p, const struct pick *pk, int32_t *tokens,
-                     const struct worker_sink *sink)
+static void add_pick(struct worker *w, const struct plan *p, const struct pick *pk,
+                     struct step_choice *out, const struct worker_sink *sink)
 {
     const struct plan_entry *en = &p->entries[pk->entry];
 
     if (add_row(w, en, pk) < 0) {
-        flush_picks(w, p, tokens, sink);
+        flush_picks(w, p, out, sink);
         if (add_row(w, en, pk) < 0)
             assert(!"a row that fits no empty set");
     }
@@ -177,28 +208,31 @@ static void add_pick(struct worker *w, const struct plan *p, const struct pick *
     w->pick[w->n_picks++] = *pk;
 }
 
-/* Rows of one entry: those whose next token is the prompt's own, then the one that chooses. */
+/* Rows of one entry: those whose next token is the prompt's own, then those that choose. */
 static void pick_entry(struct worker *w, const struct plan *p, uint32_t i, uint32_t row,
-                       int32_t *tokens, const struct worker_sink *sink)
+                       struct step_choice *out, const struct worker_sink *sink)
 {
     const struct plan_entry *en = &p->entries[i];
+    uint32_t last = en->n - en->n_draft - 1; /* token known */
 
     for (uint32_t t = 0; en->prompt_logprobs && t < en->n; t++) {
         uint32_t position = en->start + t + 1;
 
         if (position < en->n_prompt)
-            add_pick(w, p, &(struct pick){ .row = row + t, .entry = i, .position = position },
-                     tokens, sink);
+            add_pick(w, p, &(struct pick){ .row = row + t, .entry = i, .position = position }, out,
+                     sink);
     }
-    if (en->sample)
-        add_pick(
-            w, p,
-            &(struct pick){
-                .row = row + en->n - 1, .entry = i, .position = en->start + en->n, .token = true },
-            tokens, sink);
+    for (uint32_t k = 0; en->sample && k <= en->n_draft; k++)
+        add_pick(w, p,
+                 &(struct pick){ .row = row + last + k,
+                                 .entry = i,
+                                 .position = en->start + last + k + 1,
+                                 .token = true,
+                                 .drafts = k },
+                 out, sink);
 }
 
-void engine_worker_run(struct worker *w, const struct plan *p, int32_t *tokens,
+void engine_worker_run(struct worker *w, const struct plan *p, struct step_choice *out,
                        const struct worker_sink *sink)
 {
     struct model_batch b;
@@ -207,9 +241,11 @@ void engine_worker_run(struct worker *w, const struct plan *p, int32_t *tokens,
     fill_batch(w, p, &b);
     model_forward(w->model, w->work, w->kv, &b);
     for (uint32_t i = 0; i < p->n_entries; i++) {
-        tokens[i] = -1;
-        pick_entry(w, p, i, row, tokens, sink);
+        out[i].n = out[i].n_draft = 0;
+        pick_entry(w, p, i, row, out, sink);
         row += p->entries[i].n;
     }
-    flush_picks(w, p, tokens, sink);
+    flush_picks(w, p, out, sink);
+    if (w->drafter)
+        engine_drafter_run(w->drafter, p, out);
 }

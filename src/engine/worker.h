@@ -12,14 +12,18 @@
 struct err;
 struct worker;
 
-/* What a position's choice was; calls come in order of entries and, for the prompt, of positions. */
+/* What a position's choice was; calls come in order of entries and, for each, of positions. */
 struct worker_sink {
     void (*prompt)(void *arg, const struct plan_entry *en, uint32_t position,
                    const struct k_sample *row, const struct k_choice *c);
-    void (*token)(void *arg, const struct plan_entry *en, const struct k_sample *row,
-                  const struct k_choice *c);
+    /* Of the token with this output index. */
+    void (*token)(void *arg, const struct plan_entry *en, uint32_t out_index,
+                  const struct k_sample *row, const struct k_choice *c);
     void *arg;
 };
+
+/* Logit rows made and sampled at a time: 64 rows of a large vocabulary stay within 40 MB. */
+#define WORKER_LOGIT_ROWS 64
 
 struct worker_options {
     const struct kernels *kernels; /* borrowed, as is the model */
@@ -32,8 +36,8 @@ struct worker_options {
 int engine_worker_create(struct worker **out, const struct worker_options *o, struct err *e);
 void engine_worker_destroy(struct worker *w); /* NULL is fine */
 
-/* Runs the plan; tokens[i] is what entry i chose (-1 where it does not sample). */
-void engine_worker_run(struct worker *w, const struct plan *p, int32_t *tokens,
+/* Runs the plan; out[i] is what it gave entry i. */
+void engine_worker_run(struct worker *w, const struct plan *p, struct step_choice *out,
                        const struct worker_sink *sink);
 
 #endif

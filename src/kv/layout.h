@@ -3,12 +3,15 @@
  * One plane a (layer, K or V): plane p = 2 * layer + (0 for K, 1 for V); planes follow one another,
  * each holds all blocks of the pool:
  *
- *     offset(layer, kv, block) = ((2 * layer + kv) * n_blocks + block) * block_bytes
+ *     offset(layer, kv, block) = ((planes * layer + kv) * n_blocks + block) * block_bytes
  *
  * Inside a block: [kv_head] runs of head_bytes = block_tokens * head_dim * elem_bytes; K runs are
  * [token / 16][dim][16], V runs [token][dim]. So a head range of a block is one run, blocks that
  * are neighbours in the pool are one run, and a block of 32 tokens is, head by head, two blocks of
- * 16 tokens one after the other. */
+ * 16 tokens one after the other.
+ *
+ * A latent cache (multi-head latent attention) has one plane a layer, p = layer, and one head, whose
+ * runs are [token][head_dim]. */
 #ifndef SLUICE_KV_LAYOUT_H
 #define SLUICE_KV_LAYOUT_H
 
@@ -17,9 +20,14 @@
 
 #define KV_LAYOUT_GROUP 16 /* block_tokens is a multiple of this (kernel.h: KV_GROUP) */
 
+#define KV_LAYOUT_MAX_DRAFT 16 /* layers for drafts */
+
 struct kv_layout {
     uint32_t n_layers;    /* layers of this rank */
     uint32_t first_layer; /* global index of its first layer */
+    uint32_t
+        n_draft; /* of n_layers, the last ones: only drafts read them (multi-token prediction) */
+    uint32_t planes; /* of a layer: 2 (K and V), or 1 (latents) */
     uint32_t kv_heads;
     uint32_t head_dim;
     uint32_t elem_bytes; /* 4: float32, 2: float16 */
@@ -29,9 +37,9 @@ struct kv_layout {
 
 uint64_t kv_layout_head_bytes(const struct kv_layout *l);
 uint64_t kv_layout_block_bytes(const struct kv_layout *l); /* one block of one plane */
-uint64_t kv_layout_token_bytes(const struct kv_layout *l); /* one token over all layers, K and V */
+uint64_t kv_layout_token_bytes(const struct kv_layout *l); /* one token over all planes */
 uint64_t kv_layout_pool_bytes(const struct kv_layout *l);
-/* Offset of a block in plane (layer local to this rank, kv 0 or 1). */
+/* Offset of a block in plane kv (0 .. planes-1) of a layer (local to this rank). */
 uint64_t kv_layout_offset(const struct kv_layout *l, uint32_t layer, uint32_t kv, uint32_t block);
 
 #endif

@@ -64,6 +64,12 @@ static struct kv_match match(struct sched *s, struct req *r)
     return m;
 }
 
+/* An output token that comes with the pull, and that others follow: it will be computed. */
+static uint32_t first_to_come(const struct req *r)
+{
+    return wants_pull(r) && r->has_first && r->max_out > 1;
+}
+
 /* Blocks for all tokens known, the cached prefix first. False, and nothing changed, if the pool
  * has too few or more than max_todo tokens would be left to compute. */
 static bool take_blocks(struct sched *s, struct req *r, uint32_t leave_free, uint32_t max_todo)
@@ -71,7 +77,7 @@ static bool take_blocks(struct sched *s, struct req *r, uint32_t leave_free, uin
     bool ask = s->cfg.prefix_caching && !req_needs_prompt_logits(r);
     struct kv_match hit = ask ? match(s, r) : (struct kv_match){ 0 };
     uint32_t n_hit = hit.n * s->cfg.block_tokens;
-    uint32_t want = req_blocks_for(r, r->n_all);
+    uint32_t want = req_blocks_for(r, r->n_all + first_to_come(r));
     uint64_t need = (uint64_t)want - hit.n + hit.n_idle + leave_free;
 
     assert(r->table.n == 0 && r->n_planned == 0);
@@ -85,15 +91,20 @@ static bool take_blocks(struct sched *s, struct req *r, uint32_t leave_free, uin
     return true;
 }
 
-/* To RUN. Tells START the first time. */
-static void enter_run(struct sched *s, struct req *r, const char *why)
+/* Tells START the first time. */
+static void tell_start(struct sched *s, struct req *r)
 {
-    req_move(s, r, REQ_RUN, why);
     if (r->started)
         return;
     r->started = r->start_due = true;
     r->t_start = s->now;
     sched_note_event(s, r);
+}
+
+static void enter_run(struct sched *s, struct req *r, const char *why)
+{
+    req_move(s, r, REQ_RUN, why);
+    tell_start(s, r);
 }
 
 void sched_admit_ready(struct sched *s)
@@ -102,43 +113,54 @@ void sched_admit_ready(struct sched *s)
         enter_run(s, s->queue[REQ_READY].head, "kv is here");
 }
 
-static bool admit_local(struct sched *s, struct draft *d, struct req *r)
+static bool admit_local(struct sched *s, struct outline *o, struct req *r)
 {
-    if (!d || d->budget == 0 || d->short_of_kv || s->queue[REQ_RUN].n >= s->cfg.max_seqs ||
+    if (!o || o->budget == 0 || o->short_of_kv || s->queue[REQ_RUN].n >= s->cfg.max_seqs ||
         !take_blocks(s, r, headroom(s, HEADROOM_RUN),
-                     s->cfg.chunked_prefill ? UINT32_MAX : d->budget))
+                     s->cfg.chunked_prefill ? UINT32_MAX : o->budget))
         return false;
     enter_run(s, r, r->n_preempted ? "resumed" : "admitted");
-    sched_plan_chunk(s, d, r);
+    sched_plan_chunk(s, o, r);
     return true;
 }
 
-/* Blocks for the whole prompt, and an order for what the cache does not have. The last prompt
- * token is computed here. */
-static bool admit_pull(struct sched *s, const struct draft *d, struct req *r)
+/* Where a pull ends. With the prompt's logits wanted nothing is pulled, but the other side is told to
+ * let go. A last prompt token alone is computed sooner than it is pulled. */
+static uint32_t pull_end(const struct req *r)
+{
+    if (req_needs_prompt_logits(r))
+        return r->pull_first;
+    return r->has_first && r->pull_first + 1 < r->n_prompt ? r->n_prompt : r->n_prompt - 1;
+}
+
+/* Blocks for the whole prompt, and an order for what the cache does not have. */
+static bool admit_pull(struct sched *s, const struct outline *o, struct req *r)
 {
     uint32_t n_pulls = s->queue[REQ_PULL].n + s->queue[REQ_READY].n;
 
-    if ((d && d->short_of_kv) || n_pulls >= s->cfg.max_seqs ||
+    if ((o && o->short_of_kv) || n_pulls >= s->cfg.max_seqs ||
         !take_blocks(s, r, headroom(s, HEADROOM_PULL), UINT32_MAX))
         return false;
     r->pull_tried = true;
     r->pull_first = r->n_computed;
-    /* With the prompt's logits wanted nothing is pulled, but the other side is told to let go. */
-    r->pull_end = req_needs_prompt_logits(r) ? r->pull_first : r->n_prompt - 1;
+    r->pull_end = pull_end(r);
     r->pull_due = true;
     s->n_orders++;
     req_move(s, r, REQ_PULL, "pull ordered");
+    if (r->has_first) {
+        tell_start(s, r);
+        sched_take_first(s, r);
+    }
     return true;
 }
 
-void sched_admit_waiting(struct sched *s, struct draft *d)
+void sched_admit_waiting(struct sched *s, struct outline *o)
 {
     struct req *r;
     bool in = true;
 
     while (in && (r = s->queue[REQ_WAIT].head))
-        in = wants_pull(r) ? admit_pull(s, d, r) : admit_local(s, d, r);
+        in = wants_pull(r) ? admit_pull(s, o, r) : admit_local(s, o, r);
 }
 
 int sched_next_pull(struct sched *s, struct sched_pull *out)

@@ -49,8 +49,8 @@ struct sched {
     void *trace_arg;
 };
 
-/* The budget of a step while it is planned. NULL for a round that only orders pulls. */
-struct draft {
+/* A step while it is planned. NULL for a round that only orders pulls. */
+struct outline {
     struct flight *flight;
     uint32_t budget;  /* tokens left */
     bool short_of_kv; /* someone was preempted or stalls: admit nobody */
@@ -58,13 +58,15 @@ struct draft {
 
 /* admit.c */
 void sched_admit_ready(struct sched *s); /* READY to RUN while there is a place */
-void sched_admit_waiting(struct sched *s, struct draft *d); /* WAIT to RUN or PULL, in order */
+void sched_admit_waiting(struct sched *s, struct outline *o); /* WAIT to RUN or PULL, in order */
 
 /* plan.c */
-void sched_plan_chunk(struct sched *s, struct draft *d, struct req *r);
+void sched_plan_chunk(struct sched *s, struct outline *o, struct req *r);
 
 /* commit.c */
 void sched_finish(struct sched *s, struct req *r, enum finish f, const char *why);
+/* The first output token, which came with the request; it may end it. */
+void sched_take_first(struct sched *s, struct req *r);
 /* To GONE if r is DONE and nothing uses its blocks any more. */
 void sched_retire(struct sched *s, struct req *r);
 

@@ -1,5 +1,5 @@
-/* What the next step computes: one token of each request that decodes, then prompts in order of
- * arrival, until the token budget is spent.
+/* What the next step computes: one token of each request that decodes, with its drafts, then prompts
+ * in order of arrival, until the token budget is spent.
  *
  * Decoding is what needs new blocks. Who finds none may take them from a younger request, which
  * then starts over (with its tokens kept and, mostly, its prefix still cached). Who finds no
@@ -10,17 +10,17 @@
 #include "base/status.h"
 #include "sched/core.h"
 
-static void open_draft(struct sched *s, struct draft *d)
+static void begin(struct sched *s, struct outline *o)
 {
     uint32_t slot = (s->first_flight + s->n_flights) % s->cfg.max_inflight;
 
-    *d = (struct draft){ .flight = &s->flight[slot], .budget = s->cfg.max_batched_tokens };
-    d->flight->plan = (struct plan){ .entries = d->flight->entry };
+    *o = (struct outline){ .flight = &s->flight[slot], .budget = s->cfg.max_batched_tokens };
+    o->flight->plan = (struct plan){ .entries = o->flight->entry };
 }
 
-static const struct plan *close_draft(struct sched *s, struct draft *d)
+static const struct plan *conclude(struct sched *s, struct outline *o)
 {
-    struct plan *p = &d->flight->plan;
+    struct plan *p = &o->flight->plan;
 
     if (p->n_entries == 0)
         return NULL;
@@ -47,24 +47,38 @@ static bool tells_prompt(const struct req *r, uint32_t start, uint32_t n)
     return req_needs_prompt_logits(r) && start + 1 < r->n_prompt && start + n > r->n_prompt_done;
 }
 
-static void add_entry(struct sched *s, struct draft *d, struct req *r, uint32_t n)
+/* Drafts for the step after this one. This one chooses a token at least, and so does that one beside
+ * its drafts. */
+static uint32_t drafts_wanted(const struct sched *s, const struct req *r)
 {
-    struct flight *f = d->flight;
-    uint32_t i = f->plan.n_entries, start = r->n_planned;
-    uint32_t n_out = req_n_out(r);
-    bool last = start + n == r->n_all;
+    uint32_t left = r->max_out - req_n_out(r);
 
-    assert(i < s->cfg.max_seqs && n > 0 && n <= d->budget && writes_own_blocks(s, r, n));
+    if (left <= 2)
+        return 0;
+    return left - 2 < s->cfg.n_draft_tokens ? left - 2 : s->cfg.n_draft_tokens;
+}
+
+/* n of its known tokens, then n_draft of its drafts, which are written behind the known ones. */
+static void add_entry(struct sched *s, struct outline *o, struct req *r, uint32_t n,
+                      uint32_t n_draft)
+{
+    struct flight *f = o->flight;
+    uint32_t i = f->plan.n_entries, start = r->n_planned, n_rows = n + n_draft;
+    bool sample = start + n == r->n_all && !r->sampling.prompt_only;
+
+    assert(i < s->cfg.max_seqs && n > 0 && n_rows <= o->budget && writes_own_blocks(s, r, n_rows));
     f->req[i] = r;
     f->entry[i] = (struct plan_entry){
         .id = r->id,
         .start = start,
-        .n = n,
+        .n = n_rows,
+        .n_draft = n_draft,
+        .want_drafts = sample ? drafts_wanted(s, r) : 0,
         .tokens = r->tokens + start,
         .blocks = r->table.block,
         .n_blocks = r->table.n,
-        .sample = last && !r->sampling.prompt_only,
-        .out_index = n_out,
+        .sample = sample,
+        .out_index = req_n_out(r),
         .prompt_logprobs = tells_prompt(r, start, n),
         .sampling = &r->sampling,
         .all_tokens = r->tokens,
@@ -72,15 +86,15 @@ static void add_entry(struct sched *s, struct draft *d, struct req *r, uint32_t 
         .n_all = r->n_all,
         .eos_ids = r->eos,
         .n_eos = r->n_eos,
-        .ban_eos = req_ends_banned(r, n_out),
         .user = r->user,
     };
     f->plan.n_entries++;
-    f->plan.n_tokens += n;
+    f->plan.n_tokens += n_rows;
     if (n > 1 || start < r->n_prompt)
         f->plan.n_prefill_tokens += n;
-    d->budget -= n;
+    o->budget -= n_rows;
     r->n_planned += n;
+    r->n_drafts = 0;
     r->n_inflight++;
 }
 
@@ -107,12 +121,12 @@ static struct req *victim_for(const struct sched *s, const struct req *r)
 }
 
 /* Room in the table for all tokens known. False: r waits. */
-static bool make_room(struct sched *s, struct draft *d, struct req *r)
+static bool make_room(struct sched *s, struct outline *o, struct req *r)
 {
     while (kv_table_grow(&r->table, s->pool, req_blocks_for(r, r->n_all)) == ERR_NOBLOCKS) {
         struct req *victim = victim_for(s, r);
 
-        d->short_of_kv = true;
+        o->short_of_kv = true;
         if (!victim)
             return false;
         preempt(s, victim);
@@ -120,47 +134,89 @@ static bool make_room(struct sched *s, struct draft *d, struct req *r)
     return true;
 }
 
-static void plan_decodes(struct sched *s, struct draft *d)
+/* Places in the table behind the known tokens. Drafts, and the guesses that the worker makes after
+ * them, get blocks of their own only while one stays free for each request in RUN: nobody shall give
+ * way to a guess. */
+static uint32_t room_for_drafts(struct sched *s, struct req *r)
 {
-    for (struct req *r = s->queue[REQ_RUN].head; r && d->budget > 0; r = r->next)
-        if (req_todo(r) == 1 && make_room(s, d, r))
-            add_entry(s, d, r, 1);
+    uint32_t places = r->n_all + 2 * s->cfg.n_draft_tokens - 1;
+    uint32_t want = req_blocks_for(r, places);
+
+    if (want > r->table.cap)
+        want = r->table.cap;
+    if (want > r->table.n && want - r->table.n + s->queue[REQ_RUN].n <= kv_pool_free(s->pool))
+        kv_table_grow(&r->table, s->pool, want);
+    return r->table.n * s->cfg.block_tokens - r->n_all;
 }
 
-void sched_plan_chunk(struct sched *s, struct draft *d, struct req *r)
+/* Drafts of r that this step verifies, of `most` that the budget has room for. */
+static uint32_t n_verified(struct sched *s, struct req *r, uint32_t most)
 {
-    uint32_t n = req_todo(r), most = d->budget;
+    uint32_t n = r->n_drafts < most ? r->n_drafts : most, room;
+
+    if (s->cfg.n_draft_tokens == 0)
+        return 0;
+    room = room_for_drafts(s, r);
+    return n < room ? n : room;
+}
+
+static uint32_t count_decodes(const struct sched *s)
+{
+    uint32_t n = 0;
+
+    for (const struct req *r = s->queue[REQ_RUN].head; r; r = r->next)
+        n += req_todo(r) == 1;
+    return n;
+}
+
+/* The known token of everybody comes before anybody's drafts. */
+static void plan_decodes(struct sched *s, struct outline *o)
+{
+    uint32_t left = s->cfg.n_draft_tokens ? count_decodes(s) : 0; /* r and those after it */
+
+    for (struct req *r = s->queue[REQ_RUN].head; r && o->budget > 0; r = r->next) {
+        if (req_todo(r) != 1)
+            continue;
+        if (make_room(s, o, r))
+            add_entry(s, o, r, 1, n_verified(s, r, o->budget > left ? o->budget - left : 0));
+        left -= left > 0;
+    }
+}
+
+void sched_plan_chunk(struct sched *s, struct outline *o, struct req *r)
+{
+    uint32_t n = req_todo(r), most = o->budget;
 
     if (!s->cfg.chunked_prefill && n > most) {
-        d->budget = 0; /* it waits for a step of its own; nobody younger goes first */
+        o->budget = 0; /* it waits for a step of its own; nobody younger goes first */
         return;
     }
     if (s->cfg.chunked_prefill && s->cfg.long_prefill_threshold &&
         most > s->cfg.long_prefill_threshold)
         most = s->cfg.long_prefill_threshold;
-    add_entry(s, d, r, n < most ? n : most);
+    add_entry(s, o, r, n < most ? n : most, 0);
 }
 
-static void plan_prefills(struct sched *s, struct draft *d)
+static void plan_prefills(struct sched *s, struct outline *o)
 {
-    for (struct req *r = s->queue[REQ_RUN].head; r && d->budget > 0; r = r->next)
+    for (struct req *r = s->queue[REQ_RUN].head; r && o->budget > 0; r = r->next)
         if (req_todo(r) > 1)
-            sched_plan_chunk(s, d, r);
+            sched_plan_chunk(s, o, r);
 }
 
 const struct plan *sched_step(struct sched *s, double now)
 {
-    struct draft d;
+    struct outline o;
 
     s->now = now;
     if (s->n_flights == s->cfg.max_inflight) {
         sched_admit_waiting(s, NULL); /* pulls need no plan */
         return NULL;
     }
-    open_draft(s, &d);
+    begin(s, &o);
     sched_admit_ready(s);
-    plan_decodes(s, &d);
-    plan_prefills(s, &d);
-    sched_admit_waiting(s, &d);
-    return close_draft(s, &d);
+    plan_decodes(s, &o);
+    plan_prefills(s, &o);
+    sched_admit_waiting(s, &o);
+    return conclude(s, &o);
 }

@@ -130,6 +130,14 @@ static uint32_t hit_step_of(uint32_t multiple, uint32_t block_tokens)
     return multiple / a;
 }
 
+/* May the first output token be one that was chosen elsewhere? A proxy takes min_tokens out of what it
+ * asks of the prefill, so an end token may have been chosen that is banned here. */
+static bool takes_first(const struct sampling *p)
+{
+    return p->min_tokens == 0 && p->logprobs < 0 && p->prompt_logprobs < 0 && p->n_want == 0 &&
+           !p->prompt_only;
+}
+
 int req_create(struct req **out, const struct sched_request *from, const struct req_limits *l,
                struct err *e)
 {
@@ -150,6 +158,8 @@ int req_create(struct req **out, const struct sched_request *from, const struct 
     r->max_out = max_out;
     r->n_eos = from->n_eos;
     r->hit_step = hit_step_of(from->hit_multiple, l->block_tokens);
+    r->has_first = from->role == SCHED_CONSUME && from->has_first && takes_first(from->sampling);
+    r->first = from->first;
     r->end_index = REQ_NO_INDEX;
     r->stop_id = -1;
     st = fill(r, from, l);
@@ -178,7 +188,7 @@ void req_drop_blocks(struct req *r, struct kv_pool *pool)
     assert(r->n_inflight == 0 && !r->pull_ordered);
     kv_table_clear(&r->table, pool);
     kv_prefix_unpublish(&r->prefix);
-    r->n_planned = r->n_computed = 0;
+    r->n_planned = r->n_computed = r->n_drafts = 0;
 }
 
 void req_publish(struct req *r, struct kv_pool *pool)

@@ -41,10 +41,11 @@ struct req {
     uint32_t max_out; /* output tokens, with all limits applied */
 
     /* how far it is: n_computed <= n_planned <= n_all */
-    int32_t *tokens;        /* prompt and output; room for n_prompt + max_out */
+    int32_t *tokens;        /* prompt and output, then the drafts; room for n_prompt + max_out */
     uint32_t n_all;         /* tokens known */
     uint32_t n_planned;     /* tokens whose KV is computed or being computed by a plan in flight */
     uint32_t n_computed;    /* tokens whose KV is in the blocks */
+    uint32_t n_drafts;      /* guesses of the next tokens, behind the n_all; none in flight */
     uint32_t n_inflight;    /* plans in flight that name it */
     uint32_t n_prompt_done; /* most prompt tokens ever computed or received: counted, told */
 
@@ -54,6 +55,8 @@ struct req {
 
     /* the transfer of a CONSUME request */
     uint32_t hit_step; /* a pull starts after a multiple of so many blocks; >= 1 */
+    bool has_first;    /* the first output token came with the request */
+    int32_t first;
     bool pull_tried;   /* there is one pull in a life: after a preemption it is recomputed */
     bool pull_due;     /* the order waits for sched_next_pull */
     bool pull_ordered; /* handed out by sched_next_pull and not answered: the blocks are not ours */

@@ -32,6 +32,9 @@ static int check_config(const struct sched_config *c, struct err *e)
     if (c->max_seqs == 0 || c->max_seqs > MAX_SEQS)
         return err_set(e, ERR_INVAL, "max_num_seqs is %u; it must be 1 to %u", c->max_seqs,
                        MAX_SEQS);
+    if (c->n_draft_tokens > SPEC_MAX_TOKENS)
+        return err_set(e, ERR_INVAL, "%u draft tokens a step (num_speculative_tokens); at most %d",
+                       c->n_draft_tokens, SPEC_MAX_TOKENS);
     if (c->max_inflight == 0 || c->max_inflight > MAX_INFLIGHT)
         return err_set(e, ERR_INVAL, "%u steps in flight; it must be 1 to %u", c->max_inflight,
                        MAX_INFLIGHT);

@@ -30,6 +30,8 @@ struct sched;
 
 typedef uint64_t sched_id; /* never 0, never reused in a process */
 
+#define SPEC_MAX_TOKENS 8 /* drafts that one step verifies of one request */
+
 struct sched_config {
     uint32_t block_tokens;           /* multiple of 16 */
     uint32_t n_blocks;               /* KV blocks of the pool, all usable */
@@ -39,6 +41,7 @@ struct sched_config {
     uint32_t max_waiting;            /* 0: no limit; sched_add gives ERR_LIMIT beyond */
     uint32_t max_inflight;           /* step plans in flight at most (pipeline stages); >= 1 */
     uint32_t long_prefill_threshold; /* 0: off; else most tokens of one request's chunk */
+    uint32_t n_draft_tokens;         /* 0: off; else most drafts a step verifies of a request */
     bool chunked_prefill;            /* false: a prompt is computed in one step or waits */
     bool prefix_caching;
     bool priority; /* scheduling by request priority instead of arrival order */
@@ -65,6 +68,11 @@ struct sched_request {
     /* CONSUME: a cached prefix counts in multiples of so many tokens (the producer's block size, so
      * that a pull starts on a border of both); 0: off. */
     uint32_t hit_multiple;
+    /* CONSUME: the output token that the prefill chose, if it told. It is this request's first: it is
+     * told when the pull is ordered, and the KV of the whole prompt is pulled. Not used where
+     * log-probabilities are wanted, which are to be computed here, or min_tokens is set. */
+    bool has_first;
+    int32_t first;
     void *user; /* the caller's; comes back in events */
 };
 
@@ -79,23 +87,28 @@ int sched_add(struct sched *s, const struct sched_request *r, double now, sched_
  * ERR_NOTFOUND for an id that is DONE or gone. */
 int sched_abort(struct sched *s, sched_id id, enum finish finish, double now);
 
-/* One request's part of a step. Pointers are borrowed until the plan is committed. */
+/* One request's part of a step. Pointers are borrowed until the plan is committed.
+ *
+ * Its last n_draft tokens are drafts: guesses of what follows all_tokens, made in the step before. The
+ * step chooses a token after the last one known, and after each draft that was chosen before it: so
+ * the output is what it would be without drafts. Only a step with `sample` has drafts. */
 struct plan_entry {
     sched_id id;
     uint32_t start;         /* position of the first token */
-    uint32_t n;             /* tokens computed in this step */
+    uint32_t n;             /* tokens computed in this step, drafts included */
+    uint32_t n_draft;       /* less than n */
+    uint32_t want_drafts;   /* most guesses that the next step can use; 0 without sample */
     const int32_t *tokens;  /* their ids, n of them */
     const uint32_t *blocks; /* block ids from position 0 on */
     uint32_t n_blocks;
-    bool sample;          /* the last token's logits choose the next token */
-    uint32_t out_index;   /* index of that output token: the position of its random number */
+    bool sample;          /* the logits of the last token (of those after it, with drafts) choose */
+    uint32_t out_index;   /* of the first token chosen: the position of its random number */
     bool prompt_logprobs; /* log-probabilities of tokens start+1 .. start+n (those of the prompt) */
     const struct sampling *sampling;
-    const int32_t *all_tokens; /* prompt and output so far, for penalties */
-    uint32_t n_prompt, n_all;
-    const int32_t *eos_ids; /* with min_tokens not reached: banned, with the stop ids */
+    const int32_t *all_tokens; /* prompt and output so far, for penalties; then the drafts */
+    uint32_t n_prompt, n_all;  /* n_all: without the drafts */
+    const int32_t *eos_ids;    /* banned, with the stop ids, before sampling->min_tokens outputs */
     uint32_t n_eos;
-    bool ban_eos;
     void *user;
 };
 
@@ -111,11 +124,18 @@ struct plan {
  * its commit. Never an empty plan. Decode first, then prefill in order of arrival. */
 const struct plan *sched_step(struct sched *s, double now);
 
-/* What a step gave: for each entry of the plan with `sample` set, in order of entries, a token id. */
+/* What a step gave one entry. */
+struct step_choice {
+    uint32_t n; /* tokens: 0 without `sample`, else 1 and one for each draft accepted */
+    int32_t token[1 + SPEC_MAX_TOKENS]; /* all but the last are the entry's drafts */
+    uint32_t n_draft;                   /* guesses of what follows; at most want_drafts */
+    int32_t draft[SPEC_MAX_TOKENS];
+};
+
 struct step_result {
-    uint64_t seq;          /* of the plan */
-    const int32_t *tokens; /* n_entries ids; ignored where sample is not set */
-    bool failed;           /* the step did not happen: its requests end with FINISH_ERROR */
+    uint64_t seq;                     /* of the plan */
+    const struct step_choice *choice; /* one an entry, in their order */
+    bool failed; /* the step did not happen: its requests end with FINISH_ERROR */
 };
 void sched_commit(struct sched *s, const struct step_result *r, double now);
 
@@ -124,10 +144,10 @@ void sched_commit(struct sched *s, const struct step_result *r, double now);
 struct sched_pull {
     sched_id id;
     void *user;
-    uint32_t first_token;   /* tokens before this are here already; a multiple of block_tokens */
-    uint32_t n_tokens;      /* KV wanted for tokens first_token .. n_tokens-1 (prompt - 1: the last
-                                * prompt token is computed here). Equal: nothing to pull, only to
-                                * release */
+    uint32_t first_token; /* tokens before this are here already; a multiple of block_tokens */
+    uint32_t n_tokens;    /* KV wanted for tokens first_token .. n_tokens-1: the whole prompt if its
+                             * first output token is known, else all but its last token, which is
+                             * computed here. Equal: nothing to pull, only to release */
     const uint32_t *blocks; /* block ids from position 0 on; borrowed until sched_pull_done */
     uint32_t n_blocks;
 };

@@ -134,6 +134,15 @@ static void refuse(struct conn *c, int status, const char *text)
     c->deadline = clock_now() + LEAVE_SECONDS;
 }
 
+/* Closing would drop what was sent last. The jobs end now. */
+static void part(struct conn *c, int status, const struct err *why)
+{
+    c->why = *why;
+    c->state = CONN_REFUSED;
+    c->deadline = clock_now() + LEAVE_SECONDS;
+    pull_conn_lost(c, status, why->text);
+}
+
 /* The consumer's view of a failed handshake. */
 static void give_up(struct conn *c, int status, const char *text)
 {
@@ -144,7 +153,10 @@ static void give_up(struct conn *c, int status, const char *text)
     if (status == ERR_MISMATCH || status == ERR_AUTH)
         note_mismatch(c, e.text);
     transfer_count(c->t, &c->t->stats.refused, 1);
-    conn_fail(c, status, e.text);
+    if (c->parting)
+        part(c, status, &e);
+    else
+        conn_fail(c, status, e.text);
 }
 
 static void send_identity(struct conn *c, enum message_kind kind)
@@ -187,6 +199,19 @@ static void map_pool(struct conn *c, const struct region_key *key)
         c->pool = NULL;
 }
 
+/* Both sides say it, once a connection. */
+static void note_draft_layers(const struct conn *c)
+{
+    uint32_t own = c->t->identity.layout.n_draft, peer = c->peer.layout.n_draft;
+
+    if (own != peer)
+        log_info(
+            "KV transfer: %s '%s' has %u layers for multi-token prediction, this instance %u; "
+            "only what both have is transferred (drafts after a transferred prompt may be worse, "
+            "tokens are the same)",
+            c->incoming ? "consumer" : "producer", c->peer.engine_id, peer, own);
+}
+
 static void become_ready(struct conn *c, const struct message_ready *ready)
 {
     c->state = CONN_READY;
@@ -197,6 +222,7 @@ static void become_ready(struct conn *c, const struct message_ready *ready)
     log_debug("KV transfer: %s %s is '%s', %s", c->incoming ? "consumer" : "producer",
               link_peer_name(c->link), c->peer.engine_id,
               c->pool ? "read in place" : "data is sent");
+    note_draft_layers(c);
     if (c->incoming)
         send_identity(c, MESSAGE_READY);
     else
@@ -209,6 +235,7 @@ static void prove(struct conn *c, const struct message_ready *ready)
     struct err e;
     int st = handshake_verify(&c->handshake, 1 - own_role(c), ready, &e);
 
+    c->proved = st == 0;
     if (st == 0 && c->incoming)
         st = handshake_compare(own, &ready->identity, &e);
     else if (st == 0)
@@ -224,13 +251,29 @@ static void prove(struct conn *c, const struct message_ready *ready)
 
 /* ---- dispatch ---- */
 
+static void on_refused(struct conn *c, const struct message_result *r)
+{
+    if (c->state == CONN_PROVING && r->status == ERR_MISMATCH)
+        pull_conn_refused(c);
+    give_up(c, r->status < 0 ? r->status : ERR_BADMSG, r->text);
+}
+
+/* What a refused peer still sends: no more than this is listened to. */
+static void on_parting(struct conn *c, const void *msg, size_t len)
+{
+    struct message m;
+
+    if (c->proved && message_decode(&m, msg, len) == 0 && m.kind == MESSAGE_RELEASE)
+        serve_message(c, &m);
+}
+
 static void on_handshake(struct conn *c, const struct message *m)
 {
     enum message_kind hello = c->incoming ? MESSAGE_HELLO : MESSAGE_WELCOME;
     enum message_kind identity = c->incoming ? MESSAGE_PROVE : MESSAGE_READY;
 
     if (m->kind == MESSAGE_REFUSED && !c->incoming)
-        give_up(c, m->u.result.status < 0 ? m->u.result.status : ERR_BADMSG, m->u.result.text);
+        on_refused(c, &m->u.result);
     else if (c->state == CONN_GREETING && m->kind == hello)
         greet(c, &m->u.hello);
     else if (c->state == CONN_PROVING && m->kind == identity)
@@ -246,10 +289,12 @@ static void on_message(void *arg, struct link_peer *peer, const void *msg, size_
     struct message m;
 
     (void)arg;
-    if (!c || c->why.text[0] || c->state == CONN_REFUSED)
+    if (!c || c->why.text[0])
         return;
     c->heard = clock_now();
-    if (message_decode(&m, msg, len) < 0)
+    if (c->state == CONN_REFUSED)
+        on_parting(c, msg, len);
+    else if (message_decode(&m, msg, len) < 0)
         conn_violation(c, "malformed message");
     else if (c->state != CONN_READY)
         on_handshake(c, &m);
@@ -291,14 +336,22 @@ const struct link_events conn_events = {
     .on_closed = on_closed,
 };
 
+static bool has_deadline(const struct conn *c)
+{
+    return c->parting || (c->state != CONN_READY && !c->why.text[0]);
+}
+
 void conn_timers(struct transfer *t, double now)
 {
-    for (struct conn *c = t->conns; c; c = c->next)
-        if (c->state != CONN_READY && c->deadline <= now && !c->why.text[0]) {
+    for (struct conn *c = t->conns; c; c = c->next) {
+        if (!has_deadline(c) || c->deadline > now)
+            continue;
+        if (!c->parting)
             err_set(&c->why, ERR_TIMEOUT, "%s did not answer within %.3g s",
                     link_peer_name(c->link), t->opt.connect_timeout);
-            link_close(c->link, ERR_TIMEOUT);
-        }
+        c->parting = false;
+        link_close(c->link, ERR_TIMEOUT);
+    }
 }
 
 double conn_next(const struct transfer *t)
@@ -306,7 +359,7 @@ double conn_next(const struct transfer *t)
     double next = HUGE_VAL;
 
     for (const struct conn *c = t->conns; c; c = c->next)
-        if (c->state != CONN_READY && !c->why.text[0])
+        if (has_deadline(c))
             next = fmin(next, c->deadline);
     return next;
 }

@@ -92,6 +92,13 @@ static int blocks_fit(uint32_t p, uint32_t c, struct err *e)
                    p, c);
 }
 
+/* Layers that every token needs. A layout that says nonsense has none, and so fits nobody. */
+static uint32_t main_layers(const struct kv_layout *l)
+{
+    return l->n_draft <= KV_LAYOUT_MAX_DRAFT && l->n_draft < l->n_layers ? l->n_layers - l->n_draft
+                                                                         : 0;
+}
+
 int handshake_compare(const struct identity *p, const struct identity *c, struct err *e)
 {
     const struct kv_layout *pl = &p->layout, *cl = &c->layout;
@@ -100,7 +107,8 @@ int handshake_compare(const struct identity *p, const struct identity *c, struct
     if ((st = differ_text(e, "model fingerprint", p->fingerprint, c->fingerprint)) < 0 ||
         (st = differ_text(e, "KV dtype", p->kv_dtype, c->kv_dtype)) < 0 ||
         (st = differ(e, "first layer", pl->first_layer, cl->first_layer)) < 0 ||
-        (st = differ(e, "number of layers", pl->n_layers, cl->n_layers)) < 0 ||
+        (st = differ(e, "number of layers", main_layers(pl), main_layers(cl))) < 0 ||
+        (st = differ(e, "KV planes of a layer", pl->planes, cl->planes)) < 0 ||
         (st = differ(e, "number of KV heads", pl->kv_heads, cl->kv_heads)) < 0 ||
         (st = differ(e, "head dimension", pl->head_dim, cl->head_dim)) < 0 ||
         (st = differ(e, "bytes of a KV element", pl->elem_bytes, cl->elem_bytes)) < 0 ||
@@ -109,4 +117,11 @@ int handshake_compare(const struct identity *p, const struct identity *c, struct
     if (!p->produce)
         return err_set(e, ERR_MISMATCH, "'%s' is not a producer: it offers no KV", p->engine_id);
     return 0;
+}
+
+uint32_t handshake_layers(const struct identity *a, const struct identity *b)
+{
+    uint32_t n = a->layout.n_layers, m = b->layout.n_layers;
+
+    return n < m ? n : m;
 }

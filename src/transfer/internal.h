@@ -45,7 +45,7 @@ enum conn_state {
     CONN_GREETING, /* HELLO or WELCOME is due */
     CONN_PROVING,  /* PROVE or READY is due */
     CONN_READY,
-    CONN_REFUSED, /* the peer was told why; it should close */
+    CONN_REFUSED, /* the peer was told why; it may RELEASE leases if it is known, and should close */
 };
 
 struct conn {
@@ -54,6 +54,8 @@ struct conn {
     struct conn *next;
     bool incoming; /* we are the producer on it, else the consumer */
     enum conn_state state;
+    bool proved;  /* the peer knows the secret */
+    bool parting; /* over but for what is still on its way out, until the deadline */
     struct handshake handshake;
     struct identity peer;
     char host[TRANSFER_HOST_MAX]; /* outgoing: whom it was made to */
@@ -194,6 +196,7 @@ void job_send_lease(struct job *j, enum message_kind kind);
 void pull_take(struct transfer *t, struct job *j, double now); /* from the mailbox; owns j */
 void pull_message(struct conn *c, const struct message *m, const void *bulk, size_t bulk_len);
 void pull_conn_ready(struct conn *c);
+void pull_conn_refused(struct conn *c); /* c is parting if anything was sent */
 void pull_conn_lost(struct conn *c, int status, const char *text);
 void pull_timers(struct transfer *t, double now);
 double pull_next(const struct transfer *t);

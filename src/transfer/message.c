@@ -117,6 +117,8 @@ static void layout(struct cursor *c, struct kv_layout *l)
 {
     u32(c, &l->n_layers);
     u32(c, &l->first_layer);
+    u32(c, &l->n_draft);
+    u32(c, &l->planes);
     u32(c, &l->kv_heads);
     u32(c, &l->head_dim);
     u32(c, &l->elem_bytes);

@@ -15,7 +15,8 @@
  *
  * At any time: REFUSED <- (in place of WELCOME or READY), RESULT with an error <- (the pull cannot be,
  * or no longer be, served), STOP -> (nothing of the pull is read any more; its lease ends),
- * RELEASE -> (the lease ends; by name: or will end as soon as it begins). A consumer answers an error on a running pull with STOP: until then the
+ * RELEASE -> (the lease ends; by name: or will end as soon as it begins; also from a consumer that was
+ * REFUSED because it does not match). A consumer answers an error on a running pull with STOP: until then the
  * producer keeps the blocks, since they may be read in place. */
 #ifndef SLUICE_TRANSFER_MESSAGE_H
 #define SLUICE_TRANSFER_MESSAGE_H
@@ -28,7 +29,7 @@
 #include "transfer/plan.h"
 #include "transfer/transfer.h"
 
-#define MESSAGE_VERSION     2
+#define MESSAGE_VERSION     3
 #define MESSAGE_MAGIC       0x564b4c53u /* "SLKV" */
 #define MESSAGE_MAX         2048        /* bytes of any */
 #define MESSAGE_NONCE_BYTES 32

@@ -42,7 +42,7 @@ int plan_init(struct plan *p, const struct kv_layout *l, const struct plan_range
     p->piece_bytes = r->n_heads * p->head_bytes;
     p->runs = p->block_cells == 1 ? 1 : r->n_heads;
     p->run_bytes = p->piece_bytes / p->runs;
-    p->n_pieces = 2ull * r->n_layers * p->n_cells;
+    p->n_pieces = (uint64_t)l->planes * r->n_layers * p->n_cells;
     return 0;
 }
 
@@ -50,11 +50,12 @@ uint64_t plan_offset(const struct plan *p, uint64_t piece, uint32_t run)
 {
     uint32_t plane = (uint32_t)(piece / p->n_cells);
     uint32_t cell = p->first_cell + (uint32_t)(piece % p->n_cells);
-    uint32_t layer = p->range.first_layer - p->layout.first_layer + plane / 2;
+    uint32_t planes = p->layout.planes;
+    uint32_t layer = p->range.first_layer - p->layout.first_layer + plane / planes;
     uint64_t head = p->range.first_head + run;
 
     assert(piece < p->n_pieces && run < p->runs);
-    return kv_layout_offset(&p->layout, layer, plane % 2, p->blocks[cell / p->block_cells]) +
+    return kv_layout_offset(&p->layout, layer, plane % planes, p->blocks[cell / p->block_cells]) +
            head * kv_layout_head_bytes(&p->layout) + cell % p->block_cells * p->head_bytes;
 }
 
@@ -101,6 +102,12 @@ void plan_copy(const struct plan *to, void *pool, const struct plan *from, const
         if (sum)
             checksum_add(sum, (char *)pool + d, bytes);
     }
+}
+
+void plan_clear(const struct plan *p, void *pool, uint64_t piece)
+{
+    for (uint32_t r = 0; r < p->runs; r++)
+        memset((char *)pool + plan_offset(p, piece, r), 0, p->run_bytes);
 }
 
 void plan_check(const struct plan *p, const void *pool, uint64_t piece, struct checksum *sum)

@@ -1,7 +1,7 @@
 /* What a pull moves, piece by piece, seen from one side.
  *
  * A piece is one cell of one plane: cell_tokens tokens (the smaller of the two sides' block sizes) of K
- * or V of one layer, all heads of the range, head after head. Both sides number the pieces alike,
+ * or V, or of the latents, of one layer, all heads of the range, head after head. Both sides number the pieces alike,
  * whatever their blocks are, plane after plane, so that neighbours in memory are neighbours here. A
  * piece is one run of memory where the side's block is one cell and its heads are all meant, else
  * one run a head. The layer and head ranges are global: a rank that owns a part takes part in a
@@ -51,6 +51,8 @@ void plan_scatter(const struct plan *p, void *pool, uint64_t piece, const void *
                   struct checksum *sum);
 void plan_copy(const struct plan *to, void *pool, const struct plan *from, const void *from_pool,
                uint64_t piece, struct checksum *sum);
+/* Zeros in the piece's place. */
+void plan_clear(const struct plan *p, void *pool, uint64_t piece);
 /* Only the checksum. */
 void plan_check(const struct plan *p, const void *pool, uint64_t piece, struct checksum *sum);
 

@@ -167,7 +167,7 @@ static void go(struct transfer *t, struct job *j)
     const struct kv_layout *own = &t->opt.layout;
     struct plan_range range = {
         .first_layer = own->first_layer,
-        .n_layers = own->n_layers,
+        .n_layers = handshake_layers(&t->identity, &j->conn->peer),
         .n_heads = own->kv_heads,
         .first_token = j->first,
         .n_tokens = j->n_tokens,
@@ -308,6 +308,16 @@ void pull_conn_ready(struct conn *c)
         if (j->conn == c && j->state == JOB_CONNECTING)
             go(c->t, j);
     }
+}
+
+/* The producer knows us, but does not match: what it holds for the jobs here will not be fetched. */
+void pull_conn_refused(struct conn *c)
+{
+    for (struct job *j = c->t->jobs; j; j = j->next)
+        if (j->conn == c && (j->kind == JOB_PULL || j->kind == JOB_RELEASE)) {
+            job_send_lease(j, MESSAGE_RELEASE);
+            c->parting = true;
+        }
 }
 
 /* A connection that had been there before the job may have been to an earlier run of the producer,

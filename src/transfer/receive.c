@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <stdlib.h>
 
 #include "sys/clock.h"
@@ -130,6 +131,24 @@ static int write_batch(const struct transfer *t, const struct job *j, const stru
     return 0;
 }
 
+/* Layers of this side that the producer does not have: what stood in the blocks before must not count. */
+static void clear_rest(const struct transfer *t, const struct job *j)
+{
+    const struct kv_layout *own = &t->opt.layout;
+    struct plan_range r = j->to.range;
+    struct plan p;
+    int st;
+
+    r.first_layer += r.n_layers;
+    r.n_layers = own->n_layers - r.n_layers;
+    if (r.n_layers == 0)
+        return;
+    st = plan_init(&p, own, &r, j->dst, j->n_dst);
+    assert(st == 0); /* the same blocks and tokens as j->to */
+    for (uint64_t piece = 0; piece < p.n_pieces; piece++)
+        plan_clear(&p, t->opt.pool, piece);
+}
+
 void receive_data(struct transfer *t, struct job *j, const struct message_data *d,
                   const unsigned char *bulk, size_t len)
 {
@@ -153,6 +172,7 @@ void receive_data(struct transfer *t, struct job *j, const struct message_data *
     if (j->batches_left >= TRANSFER_CREDITS)
         conn_send_id(j->conn, MESSAGE_CREDIT, j->id);
     if (j->pieces_left == 0) {
+        clear_rest(t, j);
         j->state = JOB_FINISHING;
         job_send_lease(j, MESSAGE_DONE);
     }

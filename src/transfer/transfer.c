@@ -188,6 +188,10 @@ static int check_options(const struct transfer_options *o, struct err *e)
     if (l->block_tokens == 0 || l->block_tokens % KV_LAYOUT_GROUP != 0)
         return err_set(e, ERR_INVAL, "KV transfer: block size %u is not a multiple of %d",
                        l->block_tokens, KV_LAYOUT_GROUP);
+    if (l->planes < 1 || l->planes > 2 || l->n_draft > KV_LAYOUT_MAX_DRAFT ||
+        l->n_draft >= l->n_layers)
+        return err_set(e, ERR_INVAL, "KV transfer: %u planes a layer, %u of %u layers for drafts",
+                       l->planes, l->n_draft, l->n_layers);
     if (piece == 0 || l->n_layers == 0 || l->n_blocks == 0 ||
         piece / l->block_tokens * KV_LAYOUT_GROUP % CHECKSUM_STRIPE != 0)
         return err_set(e, ERR_INVAL, "KV transfer: the pool is empty");

@@ -73,6 +73,9 @@ void sim_add_job(struct sim *m)
     r.role = j->role;
     j->hit_multiple = 16 * rnd(m, 4);
     r.hit_multiple = j->hit_multiple;
+    r.first = j->tokens[j->n_prompt];
+    r.has_first = j->role == SCHED_CONSUME && chance(m, 50);
+    j->has_first = r.has_first && !j->prompt_logprobs && !j->prompt_only && j->min_tokens == 0;
     r.user = j;
     st = sched_add(m->s, &r, m->tick, &j->id, NULL);
     CHECK(m, (st == 0) == must_fit(m, j));
@@ -129,7 +132,7 @@ static void on_end(struct sim *m, struct job *j, const struct sched_event *e)
 {
     bool well = e->finish == FINISH_STOP || e->finish == FINISH_LENGTH;
 
-    CHECK(m, !j->ended && e->n_cached < j->n_prompt && e->n_external < j->n_prompt);
+    CHECK(m, !j->ended && e->n_cached < j->n_prompt && e->n_external < j->n_prompt + j->has_first);
     CHECK(m, !j->prompt_logprobs || (e->n_cached == 0 && e->n_external == 0));
     CHECK(m, e->finish != FINISH_ABORT || j->aborted);
     CHECK(m, !j->poisoned || !well);

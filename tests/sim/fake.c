@@ -88,6 +88,11 @@ void fake_write_garbage(struct fake_kv *kv, const uint32_t *blocks, uint32_t fro
         *slot_at(kv, blocks, i) = GARBAGE;
 }
 
+void fake_put(struct fake_kv *kv, const uint32_t *blocks, uint32_t at, uint64_t h)
+{
+    *slot_at(kv, blocks, at) = h;
+}
+
 uint64_t fake_read(const struct fake_kv *kv, const uint32_t *blocks, uint32_t at)
 {
     return *slot_at(kv, blocks, at);

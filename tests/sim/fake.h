@@ -33,6 +33,7 @@ bool fake_check(const struct fake_kv *kv, const uint32_t *blocks, const int32_t 
 void fake_write(struct fake_kv *kv, const uint32_t *blocks, const int32_t *tokens, uint32_t from,
                 uint32_t to, uint64_t salt);
 void fake_write_garbage(struct fake_kv *kv, const uint32_t *blocks, uint32_t from, uint32_t to);
+void fake_put(struct fake_kv *kv, const uint32_t *blocks, uint32_t at, uint64_t h);
 /* h(at), read from memory. */
 uint64_t fake_read(const struct fake_kv *kv, const uint32_t *blocks, uint32_t at);
 

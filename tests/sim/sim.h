@@ -23,6 +23,7 @@ struct job {
     uint64_t salt;
     int32_t tokens[SIM_MAX_PROMPT + SIM_MAX_OUT]; /* the prompt, then what it gives when alone */
     uint32_t n_prompt, n_out, max_out, min_tokens, hit_multiple;
+    bool has_first;
     bool ignore_eos, prompt_only, prompt_logprobs;
     uint32_t logprobs_told; /* positions from 1 on */
     enum finish finish;
@@ -36,12 +37,12 @@ struct job {
 struct out {
     const struct plan *plan;
     bool executed, failed;
-    int32_t *tokens;
+    struct step_choice *choice;
 };
 
 /* What was exercised. A simulation that stops preempting proves nothing about it. */
 struct totals {
-    uint64_t tokens, ticks, preempted, aborted, pulls, cached, failed_steps;
+    uint64_t tokens, ticks, preempted, aborted, pulls, cached, failed_steps, drafts, accepted;
 };
 
 struct sim {
@@ -51,6 +52,7 @@ struct sim {
     struct fake_kv kv;
     struct job *job;
     uint32_t n_jobs, n_added, n_gone, n_live;
+    uint32_t good_drafts; /* percent */
     uint32_t most_prompt; /* tokens: short prompts with long outputs preempt each other */
     uint32_t tick;
     uint32_t progress_at; /* tick of the last plan, release or end of a pull */

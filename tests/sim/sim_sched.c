@@ -24,6 +24,8 @@ static void make_config(struct sim *m)
                                 .chunked_prefill = chance(m, 80),
                                 .prefix_caching = chance(m, 75),
                                 .priority = chance(m, 25) };
+    c->n_draft_tokens = chance(m, 60) ? 1 + rnd(m, SPEC_MAX_TOKENS) : 0;
+    m->good_drafts = rnd(m, 101);
     m->most_prompt = chance(m, 50) ? 40 : SIM_MAX_PROMPT;
     if (!c->chunked_prefill && c->max_batched_tokens < c->max_model_len)
         c->max_batched_tokens = c->max_model_len + rnd(m, 50);
@@ -124,13 +126,15 @@ int main(int argc, char **argv)
     for (uint64_t seed = first; seed < first + n; seed++)
         run_seed(seed, n_jobs, &t);
     printf("%u seeds of %u requests: %llu tokens in %llu ticks, %llu preempted, %llu aborted, "
-           "%llu pulls, %llu tokens from the cache, %llu failed steps\n",
+           "%llu pulls, %llu tokens from the cache, %llu failed steps, %llu of %llu drafts "
+           "accepted\n",
            n, n_jobs, (unsigned long long)t.tokens, (unsigned long long)t.ticks,
            (unsigned long long)t.preempted, (unsigned long long)t.aborted,
            (unsigned long long)t.pulls, (unsigned long long)t.cached,
-           (unsigned long long)t.failed_steps);
+           (unsigned long long)t.failed_steps, (unsigned long long)t.accepted,
+           (unsigned long long)t.drafts);
     return n < 100 || (t.preempted > n && t.aborted > n && t.pulls > n && t.cached > n &&
-                       t.failed_steps > n)
+                       t.failed_steps > n && t.accepted > n && t.drafts > t.accepted + n)
                ? 0
                : 1;
 }

@@ -42,15 +42,18 @@ static void add_all(struct sched *s)
 
 static bool one_step(struct sched *s)
 {
-    static int32_t tokens[N_SEQS];
+    static struct step_choice choice[N_SEQS];
     const struct plan *p = sched_step(s, 0);
     struct sched_event ev;
 
     if (!p)
         return false;
     for (uint32_t i = 0; i < p->n_entries; i++)
-        tokens[i] = (int32_t)(i * 17 + p->entries[i].out_index);
-    sched_commit(s, &(struct step_result){ .seq = p->seq, .tokens = tokens }, 0);
+        choice[i] = (struct step_choice){
+            .n = p->entries[i].sample,
+            .token = { (int32_t)(i * 17 + p->entries[i].out_index) },
+        };
+    sched_commit(s, &(struct step_result){ .seq = p->seq, .choice = choice }, 0);
     while (sched_next_event(s, &ev))
         ;
     return p->n_entries == N_SEQS;

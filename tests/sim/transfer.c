@@ -10,7 +10,10 @@ void sim_fetch_pulls(struct sim *m)
         CHECK(m, j->id == p.id && j->role == SCHED_CONSUME && !j->pulling && !j->ended);
         CHECK(m, p.first_token % m->cfg.block_tokens == 0 && p.first_token <= p.n_tokens);
         CHECK(m, !j->hit_multiple || p.first_token % j->hit_multiple == 0);
-        CHECK(m, p.n_tokens == (j->prompt_logprobs ? 0 : j->n_prompt - 1));
+        CHECK(m,
+              p.n_tokens == (j->prompt_logprobs                                ? 0
+                             : j->has_first && p.first_token + 1 < j->n_prompt ? j->n_prompt
+                                                                               : j->n_prompt - 1));
         CHECK(m, p.n_blocks * m->cfg.block_tokens >= j->n_prompt);
         CHECK(m, fake_check(&m->kv, p.blocks, j->tokens, 0, p.first_token, j->salt));
         j->pull = p;

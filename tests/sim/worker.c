@@ -5,18 +5,23 @@
 static void check_entry(struct sim *m, const struct plan_entry *e)
 {
     struct job *j = e->user;
+    uint32_t known = e->n - e->n_draft;
 
     CHECK(m, e->id == j->id && j->live && !j->held && !j->pulling);
-    CHECK(m, e->n > 0 && e->start + e->n <= e->n_all);
-    CHECK(m, e->n_all < m->cfg.max_model_len + !e->sample);
+    CHECK(m, e->n > e->n_draft && e->start + known <= e->n_all);
+    CHECK(m, e->n_all + e->n_draft < m->cfg.max_model_len + !e->sample);
     CHECK(m, e->start + e->n <= e->n_blocks * m->cfg.block_tokens);
     CHECK(m, e->tokens == e->all_tokens + e->start);
     CHECK(m, memcmp(e->all_tokens, j->tokens, e->n_all * sizeof *e->all_tokens) == 0);
-    CHECK(m, e->sample == (e->start + e->n == e->n_all && !j->prompt_only));
+    CHECK(m, e->sample == (e->start + known == e->n_all && !j->prompt_only));
     CHECK(m, e->out_index == e->n_all - e->n_prompt && e->n_prompt == j->n_prompt);
-    CHECK(m, e->ban_eos == (e->out_index < j->min_tokens));
+    CHECK(m, e->sampling->min_tokens == j->min_tokens);
+    CHECK(m, e->n_draft <= m->cfg.n_draft_tokens && e->want_drafts <= m->cfg.n_draft_tokens);
+    CHECK(m, e->n_draft == 0 || (e->sample && known == 1));
+    CHECK(m, !e->sample || e->out_index + e->n_draft < j->max_out);
+    CHECK(m, e->want_drafts == 0 || e->out_index + e->want_drafts + 2 <= j->max_out);
     CHECK(m, !m->cfg.long_prefill_threshold || !m->cfg.chunked_prefill ||
-                 e->n <= m->cfg.long_prefill_threshold);
+                 known <= m->cfg.long_prefill_threshold);
     CHECK(m, m->cfg.chunked_prefill || e->sample || j->prompt_only);
 }
 
@@ -39,6 +44,39 @@ void sim_take_step(struct sim *m)
     m->progress_at = m->tick;
 }
 
+/* KV of the drafts, right or wrong, as a worker that cannot know writes it; then what it chooses. */
+static void verify_drafts(struct sim *m, const struct plan_entry *e, struct step_choice *c)
+{
+    uint32_t last = e->start + e->n - e->n_draft - 1;
+    uint64_t h = fake_read(&m->kv, e->blocks, last);
+    bool right = true;
+
+    c->token[c->n++] = fake_next_token(h);
+    for (uint32_t k = 0; k < e->n_draft; k++) {
+        int32_t draft = e->all_tokens[e->n_all + k];
+
+        right = right && draft == c->token[k];
+        h = fake_mix(h, draft);
+        fake_put(&m->kv, e->blocks, last + 1 + k, h);
+        if (right)
+            c->token[c->n++] = fake_next_token(h);
+    }
+    m->total->drafts += e->n_draft;
+    m->total->accepted += c->n - 1;
+}
+
+/* Guesses for the next step, some of them right; sometimes fewer than it asks for. */
+static void guess(struct sim *m, const struct plan_entry *e, struct step_choice *c)
+{
+    const struct job *j = e->user;
+    uint32_t at = e->n_all + c->n, room = j->n_prompt + SIM_MAX_OUT - at;
+
+    c->n_draft = chance(m, 90) ? e->want_drafts : rnd(m, e->want_drafts + 1);
+    for (uint32_t k = 0; k < c->n_draft; k++)
+        c->draft[k] = k < room && chance(m, m->good_drafts) ? j->tokens[at + k]
+                                                            : (int32_t)rnd(m, FAKE_VOCAB);
+}
+
 /* What the worker does, some time between the plan and its commit. Requests may be aborted by
  * then: their blocks must still be theirs. */
 static void execute(struct sim *m, struct out *o)
@@ -46,23 +84,26 @@ static void execute(struct sim *m, struct out *o)
     const struct plan *p = o->plan;
 
     o->executed = true;
-    o->tokens = calloc(p->n_entries, sizeof *o->tokens);
-    if (!o->tokens)
+    o->choice = calloc(p->n_entries, sizeof *o->choice);
+    if (!o->choice)
         abort();
     for (uint32_t i = 0; i < p->n_entries; i++) {
         const struct plan_entry *e = &p->entries[i];
         struct job *j = e->user;
-        uint32_t end = e->start + e->n;
+        uint32_t end = e->start + e->n - e->n_draft;
 
         if (o->failed) {
-            fake_write_garbage(&m->kv, e->blocks, e->start, end);
+            fake_write_garbage(&m->kv, e->blocks, e->start, e->start + e->n);
             j->poisoned = true;
             continue;
         }
         /* After a failed step of its own it reads garbage, and must not be believed. */
         CHECK(m, j->poisoned || fake_check(&m->kv, e->blocks, j->tokens, 0, e->start, j->salt));
         fake_write(&m->kv, e->blocks, j->tokens, e->start, end, j->salt);
-        o->tokens[i] = fake_next_token(fake_read(&m->kv, e->blocks, end - 1));
+        if (!e->sample)
+            continue;
+        verify_drafts(m, e, &o->choice[i]);
+        guess(m, e, &o->choice[i]);
     }
 }
 
@@ -91,9 +132,9 @@ static void commit_oldest(struct sim *m)
     if (!o->failed)
         note_prompt_logprobs(m, o->plan);
     m->total->failed_steps += o->failed;
-    r = (struct step_result){ .seq = o->plan->seq, .tokens = o->tokens, .failed = o->failed };
+    r = (struct step_result){ .seq = o->plan->seq, .choice = o->choice, .failed = o->failed };
     sched_commit(m->s, &r, m->tick);
-    free(o->tokens);
+    free(o->choice);
     memmove(m->out, m->out + 1, --m->n_out * sizeof *m->out);
 }
 

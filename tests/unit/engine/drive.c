@@ -27,7 +27,7 @@ static int on_notify(void *arg)
 void drive_open(struct drive *d, const struct drive_options *o)
 {
     struct engine_options opt = {
-        .model = { .path = o->model, .dtype = MODEL_DTYPE_FLOAT32 },
+        .model = { .path = o->model, .dtype = MODEL_DTYPE_FLOAT32, .mtp = o->mtp },
         .kernel = { .threads = 2 },
         .sched = { .block_tokens = o->block_tokens ? o->block_tokens : 16,
                    .n_blocks = o->n_blocks ? o->n_blocks : 64,
@@ -46,6 +46,7 @@ void drive_open(struct drive *d, const struct drive_options *o)
                 .connect_timeout = 3,
                 .checksums = true,
                 .on_failure = o->on_failure },
+        .n_draft_tokens = o->n_draft_tokens,
         .step_delay = o->step_delay,
         .notify = on_notify,
         .notify_arg = d,

@@ -33,7 +33,8 @@ struct drive {
 struct drive_options {
     const char *model;
     uint32_t block_tokens, n_blocks, max_batched_tokens, max_seqs;
-    bool no_prefix_cache, produce, consume;
+    uint32_t n_draft_tokens;
+    bool mtp, no_prefix_cache, produce, consume;
     enum kv_failure on_failure;
     double lease_seconds, step_delay;
     const char *secret;

@@ -11,10 +11,22 @@
 
 #include "base/status.h"
 #include "drive.h"
+#include "sys/clock.h"
 
 #define N_OUT 12
 
 static const char *model_path;
+
+/* Allocations larger than this fail. */
+static size_t most_memory = SIZE_MAX;
+
+void *__real_malloc(size_t n);
+void *__wrap_malloc(size_t n);
+
+void *__wrap_malloc(size_t n)
+{
+    return n > most_memory ? NULL : __real_malloc(n);
+}
 
 /* Prompts that differ in every token, from a small congruential generator. */
 static void make_prompt(int32_t *out, uint32_t n, uint32_t seed)
@@ -309,7 +321,7 @@ static void prefill_and_decode_apart_equal_solo(void **state)
                 assert_same(&out[i], &solo[i]);
             }
             if (!warm)
-                assert_int_equal(out[N_LENGTHS - 1].n_external, 199);
+                assert_int_equal(out[N_LENGTHS - 1].n_external, 200);
         }
         drive_idle(&d);
         drive_idle(&p);
@@ -324,8 +336,9 @@ static void by_name(struct kv_params *p, struct kv_params *d, struct drive *at, 
     struct engine_info info;
 
     engine_info(at->e, &info);
-    *p = (struct kv_params){ .do_remote_decode = true };
+    *p = (struct kv_params){ .do_remote_decode = true, .last_token_id = -1 };
     *d = (struct kv_params){ .do_remote_prefill = true,
+                             .last_token_id = -1,
                              .remote_port = info.kv_port,
                              .remote_block_size = info.block_tokens };
     snprintf(p->transfer_id, sizeof p->transfer_id, "xfer-%u", n);
@@ -603,6 +616,39 @@ static void a_client_that_leaves_in_the_last_step_leaves_no_lease(void **state)
     drive_close(&p);
 }
 
+/* A front that fetches nothing, and no memory for more events: tokens are lost, so their requests end
+ * with an error, and every end is told. */
+static void without_memory_for_events_requests_end_with_an_error(void **state)
+{
+    static struct outcome out[20];
+    struct outcome *all[20];
+    struct engine_stats st;
+    struct drive d;
+    int32_t prompt[16];
+    uint32_t n_whole = 0, n_lost = 0;
+
+    (void)state;
+    drive_open(&d, &(struct drive_options){ .model = model_path, .n_blocks = 200 });
+    for (uint32_t i = 0; i < 20; i++) {
+        make_prompt(prompt, 16, i);
+        drive_submit(&d, all[i] = &out[i], prompt, 16, 250, NULL, NULL);
+    }
+    most_memory = 4096 * sizeof(struct engine_event); /* the events have so much at first */
+    do {
+        clock_sleep(0.01);
+        engine_stats(d.e, &st);
+    } while (st.sched.n_running + st.sched.n_waiting > 0);
+    drive_wait(&d, all, 20);
+    most_memory = SIZE_MAX;
+    for (uint32_t i = 0; i < 20; i++) {
+        n_whole += out[i].finish == FINISH_LENGTH && out[i].n == 250;
+        n_lost += out[i].finish == FINISH_ERROR && out[i].status == ERR_NOMEM && out[i].n < 250;
+    }
+    assert_true(n_whole > 0 && n_lost > 0 && n_whole + n_lost == 20);
+    drive_idle(&d);
+    drive_close(&d);
+}
+
 static void closing_ends_what_runs(void **state)
 {
     static struct outcome running, held;
@@ -639,6 +685,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_failed_pull_never_gives_wrong_tokens),
         cmocka_unit_test(a_lease_expires_by_itself),
         cmocka_unit_test(a_client_that_leaves_in_the_last_step_leaves_no_lease),
+        cmocka_unit_test(without_memory_for_events_requests_end_with_an_error),
         cmocka_unit_test(closing_ends_what_runs),
     };
 

@@ -10,6 +10,15 @@
 #include "sys/clock.h"
 
 static int notified, notify_status;
+static bool no_memory;
+
+void *__real_malloc(size_t n);
+void *__wrap_malloc(size_t n);
+
+void *__wrap_malloc(size_t n)
+{
+    return no_memory ? NULL : __real_malloc(n);
+}
 
 static int on_notify(void *arg)
 {
@@ -108,6 +117,78 @@ static void a_front_that_could_not_be_told_is_told_again(void **state)
     engine_outbox_finish(&o);
 }
 
+/* The end of a request has its place, whatever else has filled the memory. */
+static void a_reserved_place_is_there_without_memory(void **state)
+{
+    struct engine_event ev[3];
+    struct outbox o;
+
+    (void)state;
+    assert_int_equal(engine_outbox_init(&o, 2, NULL, NULL), 0);
+    assert_int_equal(engine_outbox_reserve(&o), 0);
+    no_memory = true;
+    assert_int_equal(engine_outbox_put(&o, &(struct engine_event){ .id = 1 }), 0);
+    assert_int_equal(engine_outbox_put(&o, &(struct engine_event){ .id = 2 }), ERR_NOMEM);
+    assert_int_equal(engine_outbox_reserve(&o), ERR_NOMEM);
+    engine_outbox_put_reserved(&o, &(struct engine_event){ .id = 3 });
+    assert_int_equal(engine_outbox_take(&o, ev, 3), 2);
+    assert_int_equal(ev[1].id, 3);
+    assert_int_equal(engine_outbox_reserve(&o), 0);
+    assert_int_equal(engine_outbox_reserve(&o), 0);
+    assert_int_equal(engine_outbox_put(&o, &(struct engine_event){ .id = 4 }), ERR_NOMEM);
+    engine_outbox_unreserve(&o);
+    assert_int_equal(engine_outbox_put(&o, &(struct engine_event){ .id = 5 }), 0);
+    no_memory = false;
+    assert_int_equal(engine_outbox_put(&o, &(struct engine_event){ .id = 6 }), 0);
+    engine_outbox_put_reserved(&o, &(struct engine_event){ .id = 7 });
+    assert_int_equal(engine_outbox_take(&o, ev, 3), 3);
+    assert_int_equal(ev[2].id, 7);
+    engine_outbox_finish(&o);
+}
+
+static struct job *new_job(uint64_t id)
+{
+    const int32_t prompt[] = { 1 };
+    struct sampling sp;
+    struct engine_request r = { .prompt = prompt, .n_prompt = 1, .sampling = &sp };
+    struct job *j = NULL;
+
+    sampling_init(&sp);
+    assert_int_equal(engine_job_create(&j, &r), 0);
+    j->id = id;
+    return j;
+}
+
+/* A cancel needs no memory, is posted once at a time, and finds no job that has gone. */
+static void cancels_travel_in_their_job(void **state)
+{
+    struct engine_job_table t = { 0 };
+    struct job *a = new_job(1), *b = new_job(1 + JOB_BUCKETS);
+    enum finish finish;
+
+    (void)state;
+    engine_job_table_init(&t);
+    engine_job_table_add(&t, a);
+    engine_job_table_add(&t, b);
+    no_memory = true;
+    assert_null(engine_job_table_cancel(&t, 2, FINISH_ABORT));
+    assert_ptr_equal(engine_job_table_cancel(&t, 1, FINISH_STOP), &a->cancel);
+    assert_null(engine_job_table_cancel(&t, 1, FINISH_ABORT));
+    assert_ptr_equal(engine_job_table_cancel(&t, 1 + JOB_BUCKETS, FINISH_STOP), &b->cancel);
+    assert_true(engine_job_table_canceled(&t, a, &finish));
+    assert_int_equal(finish, FINISH_ABORT);
+    assert_ptr_equal(engine_job_table_cancel(&t, 1, FINISH_STOP), &a->cancel);
+    assert_true(engine_job_table_canceled(&t, a, &finish));
+    assert_int_equal(finish, FINISH_STOP);
+    engine_job_table_end(&t, a);
+    assert_null(engine_job_table_cancel(&t, 1, FINISH_ABORT));
+    engine_job_table_end(&t, b); /* its cancel is on its way */
+    assert_null(engine_job_table_cancel(&t, 1 + JOB_BUCKETS, FINISH_ABORT));
+    assert_false(engine_job_table_canceled(&t, b, &finish));
+    no_memory = false;
+    engine_job_table_finish(&t);
+}
+
 static void too_many_waiting_events_are_reported(void **state)
 {
     static struct engine_event ev[OUTBOX_HIGH + 1];
@@ -133,6 +214,8 @@ int main(void)
         cmocka_unit_test(events_survive_growth_and_wrap),
         cmocka_unit_test(the_front_is_told_once_until_it_has_fetched_all),
         cmocka_unit_test(a_front_that_could_not_be_told_is_told_again),
+        cmocka_unit_test(a_reserved_place_is_there_without_memory),
+        cmocka_unit_test(cancels_travel_in_their_job),
         cmocka_unit_test(too_many_waiting_events_are_reported),
     };
 

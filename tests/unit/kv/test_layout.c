@@ -8,9 +8,13 @@
 
 #include "kv/layout.h"
 
-static const struct kv_layout l = {
-    .n_layers = 3, .kv_heads = 2, .head_dim = 64, .elem_bytes = 2, .block_tokens = 32, .n_blocks = 5
-};
+static const struct kv_layout l = { .planes = 2,
+                                    .n_layers = 3,
+                                    .kv_heads = 2,
+                                    .head_dim = 64,
+                                    .elem_bytes = 2,
+                                    .block_tokens = 32,
+                                    .n_blocks = 5 };
 
 static void sizes(void **state)
 {
@@ -35,7 +39,8 @@ static void planes_follow_one_another(void **state)
 /* A pool beyond 4 GiB is not cut to 32 bits. */
 static void large_pools_do_not_wrap(void **state)
 {
-    struct kv_layout big = { .n_layers = 80,
+    struct kv_layout big = { .planes = 2,
+                             .n_layers = 80,
                              .kv_heads = 8,
                              .head_dim = 128,
                              .elem_bytes = 4,
@@ -48,12 +53,31 @@ static void large_pools_do_not_wrap(void **state)
                 kv_layout_pool_bytes(&big) - kv_layout_block_bytes(&big));
 }
 
+/* A latent cache: one plane a layer. */
+static void latents_have_one_plane(void **state)
+{
+    const struct kv_layout latent = { .n_layers = 3,
+                                      .planes = 1,
+                                      .kv_heads = 1,
+                                      .head_dim = 576,
+                                      .elem_bytes = 2,
+                                      .block_tokens = 32,
+                                      .n_blocks = 5 };
+
+    (void)state;
+    assert_int_equal(kv_layout_block_bytes(&latent), 32 * 576 * 2);
+    assert_int_equal(kv_layout_token_bytes(&latent), 3 * 576 * 2);
+    assert_int_equal(kv_layout_pool_bytes(&latent), 3 * 5 * 32 * 576 * 2);
+    assert_int_equal(kv_layout_offset(&latent, 2, 0, 4), (2 * 5 + 4) * 32 * 576 * 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes),
         cmocka_unit_test(planes_follow_one_another),
         cmocka_unit_test(large_pools_do_not_wrap),
+        cmocka_unit_test(latents_have_one_plane),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -84,7 +84,9 @@ int rig_try(struct rig *g, struct ask a, sched_id *out, struct err *e)
                                .salt_len = a.salt ? strlen(a.salt) : 0,
                                .priority = a.priority,
                                .role = a.role,
-                               .hit_multiple = a.hit_multiple };
+                               .hit_multiple = a.hit_multiple,
+                               .has_first = a.first_out != 0,
+                               .first = a.first_out };
 
     assert_true(a.n <= 1024);
     for (uint32_t i = 0; i < a.n; i++)
@@ -115,11 +117,13 @@ const struct plan *rig_step(struct rig *g)
 
 void rig_commit(struct rig *g, const struct plan *p, int32_t token)
 {
-    int32_t tokens[RIG_MAX_IDS];
-    struct step_result r = { .seq = p->seq, .tokens = tokens };
+    struct step_choice choice[RIG_MAX_IDS] = { 0 };
+    struct step_result r = { .seq = p->seq, .choice = choice };
 
-    for (uint32_t i = 0; i < p->n_entries; i++)
-        tokens[i] = token;
+    for (uint32_t i = 0; i < p->n_entries; i++) {
+        choice[i].n = p->entries[i].sample;
+        choice[i].token[0] = token;
+    }
     sched_commit(g->s, &r, g->now++);
 }
 

@@ -45,6 +45,7 @@ struct ask {
     int64_t priority;
     enum sched_role role;
     uint32_t hit_multiple;
+    int32_t first_out; /* the prefill's token; 0: not told */
 };
 
 /* Blocks of 16, 64 of them; context 512, 64 tokens a step, 8 requests, 1 plan; chunks, cache. */

@@ -52,7 +52,8 @@ static void an_entry_says_what_the_sampler_needs(void **state)
         e = p->entries;
         assert_int_equal(e->id, a);
         assert_int_equal(e->out_index, i);
-        assert_int_equal(e->ban_eos, i < 2);
+        assert_int_equal(e->sampling->min_tokens, 2);
+        assert_int_equal(e->n_draft + e->want_drafts, 0);
         assert_int_equal(e->n_prompt, 17);
         assert_int_equal(e->n_all, 17 + i);
         assert_ptr_equal(e->tokens, e->all_tokens + e->start);

@@ -336,6 +336,114 @@ static void prompt_logprobs_pull_nothing(void **state)
     rig_close(&g);
 }
 
+/* The prefill's token is told when the pull is ordered; with the whole prompt's KV here, the next step
+ * makes the second one. */
+static void the_first_token_comes_along(void **state)
+{
+    struct ask a = consume(40, 0);
+    const struct plan *p;
+    struct sched_pull o;
+    struct rig g;
+    sched_id id;
+
+    (void)state;
+    rig_open(&g, NULL);
+    a.first_out = 77;
+    id = rig_add(&g, a);
+    assert_null(rig_step(&g));
+    assert_true(rig_told(&g, id)->started);
+    assert_int_equal(rig_told(&g, id)->n_tokens, 1);
+    assert_int_equal(rig_told(&g, id)->token[0], 77);
+    o = rig_pull(&g);
+    assert_int_equal(o.n_tokens, 40);
+    sched_pull_done(g.s, id, SCHED_PULL_OK, 0);
+    p = rig_step(&g);
+    rig_expect(p, 0, id, 40, 1, true);
+    assert_int_equal(p->entries[0].tokens[0], 77);
+    assert_int_equal(p->entries[0].out_index, 1);
+    rig_commit(&g, p, RIG_TOKEN);
+    rig_run(&g, RIG_TOKEN);
+    assert_int_equal(rig_told(&g, id)->n_tokens, 2);
+    assert_int_equal(rig_told(&g, id)->n_external, 40);
+    assert_int_equal(rig_stats(&g).prompt_tokens, 40);
+    assert_int_equal(rig_stats(&g).generation_tokens, 2);
+    rig_close(&g);
+}
+
+/* If it ends the output, nothing is pulled at all. */
+static void a_first_token_may_be_the_last(void **state)
+{
+    (void)state;
+    for (int eos = 0; eos < 2; eos++) {
+        struct ask a = consume(40, 0);
+        struct sched_pull o;
+        struct rig g;
+        sched_id id;
+
+        rig_open(&g, NULL);
+        a.first_out = eos ? RIG_EOS : 77;
+        a.max_tokens = eos ? 4 : 1;
+        id = rig_add(&g, a);
+        assert_null(rig_step(&g));
+        assert_int_equal(sched_next_pull(g.s, &o), 0);
+        assert_int_equal(rig_told(&g, id)->n_tokens, 1);
+        assert_int_equal(rig_told(&g, id)->finish, eos ? FINISH_STOP : FINISH_LENGTH);
+        assert_true(rig_told(&g, id)->gone);
+        rig_close(&g);
+    }
+}
+
+/* A lost pull: the prompt is computed here, and what was told stays. */
+static void a_first_token_outlives_a_lost_pull(void **state)
+{
+    struct ask a = consume(40, 0);
+    const struct plan *p;
+    struct rig g;
+    sched_id id;
+
+    (void)state;
+    rig_open(&g, NULL);
+    a.first_out = 77;
+    id = rig_add(&g, a);
+    rig_step(&g);
+    rig_pull(&g);
+    sched_pull_done(g.s, id, SCHED_PULL_RECOMPUTE, 0);
+    p = rig_step(&g);
+    rig_expect(p, 0, id, 0, 41, true);
+    assert_int_equal(p->entries[0].out_index, 1);
+    rig_commit(&g, p, RIG_TOKEN);
+    rig_run(&g, RIG_TOKEN);
+    assert_int_equal(rig_told(&g, id)->token[0], 77);
+    assert_int_equal(rig_told(&g, id)->n_tokens, 2);
+    rig_close(&g);
+}
+
+/* Where only the last prompt token is missing it is computed with the first output token. */
+static void a_last_prompt_token_alone_is_not_pulled(void **state)
+{
+    struct ask a = consume(33, 0);
+    const struct plan *p;
+    struct sched_pull o;
+    struct rig g;
+
+    (void)state;
+    rig_open(&g, NULL);
+    rig_add(&g, (struct ask){ .n = 33, .max_tokens = 1 });
+    rig_run(&g, RIG_TOKEN);
+    a.first_out = 77;
+    rig_add(&g, a);
+    rig_step(&g);
+    o = rig_pull(&g);
+    assert_int_equal(o.first_token, 32);
+    assert_int_equal(o.n_tokens, 32);
+    sched_pull_done(g.s, o.id, SCHED_PULL_OK, 0);
+    p = rig_step(&g);
+    rig_expect(p, 0, o.id, 32, 2, true);
+    rig_commit(&g, p, RIG_TOKEN);
+    rig_run(&g, RIG_TOKEN);
+    rig_close(&g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -352,6 +460,10 @@ int main(void)
         cmocka_unit_test(pulls_leave_room_for_those_who_run),
         cmocka_unit_test(arrivals_that_wait_give_way),
         cmocka_unit_test(prompt_logprobs_pull_nothing),
+        cmocka_unit_test(the_first_token_comes_along),
+        cmocka_unit_test(a_first_token_may_be_the_last),
+        cmocka_unit_test(a_first_token_outlives_a_lost_pull),
+        cmocka_unit_test(a_last_prompt_token_alone_is_not_pulled),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,7 +45,8 @@ void side_init(struct side *s, bool produce, uint32_t block_tokens, bool shared)
         .connect_timeout = 5,
         .checksums = true,
         .batch_blocks = 7,
-        .layout = { .n_layers = 3,
+        .layout = { .planes = 2,
+                    .n_layers = 3,
                     .first_layer = 4,
                     .kv_heads = 3,
                     .head_dim = 16,
@@ -179,9 +180,11 @@ uint64_t side_offset(const struct kv_layout *l, uint32_t layer, uint32_t kv, con
                      uint32_t head, uint32_t token, uint32_t dim)
 {
     uint64_t block = blocks[token / l->block_tokens], in = token % l->block_tokens;
-    uint64_t base = (((2ull * layer + kv) * l->n_blocks + block) * l->kv_heads + head) *
+    uint64_t base = ((((uint64_t)l->planes * layer + kv) * l->n_blocks + block) * l->kv_heads +
+                     head) *
                     l->block_tokens * l->head_dim;
-    uint64_t at = kv == 0 ? (in / 16 * l->head_dim + dim) * 16 + in % 16 : in * l->head_dim + dim;
+    bool keys = l->planes == 2 && kv == 0; /* values and latents stand token by token */
+    uint64_t at = keys ? (in / 16 * l->head_dim + dim) * 16 + in % 16 : in * l->head_dim + dim;
 
     return (base + at) * l->elem_bytes;
 }
@@ -192,13 +195,16 @@ bool side_equal(const struct side *p, const uint32_t *pb, const struct side *d, 
     const struct kv_layout *l = &p->opt.layout;
     uint64_t wrong = 0;
 
-    for (uint32_t plane = 0; plane < 2 * l->n_layers; plane++)
+    uint32_t n_layers = l->n_layers < d->opt.layout.n_layers ? l->n_layers : d->opt.layout.n_layers;
+
+    for (uint32_t plane = 0; plane < l->planes * n_layers; plane++)
         for (uint32_t head = 0; head < l->kv_heads; head++)
             for (uint32_t token = first; token < n; token++)
                 for (uint32_t dim = 0; dim < l->head_dim; dim++) {
-                    uint64_t a = side_offset(l, plane / 2, plane % 2, pb, head, token, dim);
-                    uint64_t b = side_offset(&d->opt.layout, plane / 2, plane % 2, db, head, token,
-                                             dim);
+                    uint64_t a = side_offset(l, plane / l->planes, plane % l->planes, pb, head,
+                                             token, dim);
+                    uint64_t b = side_offset(&d->opt.layout, plane / l->planes, plane % l->planes,
+                                             db, head, token, dim);
 
                     wrong += memcmp(p->pool + a, d->pool + b, l->elem_bytes) != 0;
                 }

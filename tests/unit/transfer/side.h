@@ -44,7 +44,7 @@ struct transfer_source side_source(const struct side *p, const char *id, const u
 /* Offset of an element of the pool, by token, as kernel.h's layout says, without the code under test. */
 uint64_t side_offset(const struct kv_layout *l, uint32_t layer, uint32_t kv, const uint32_t *blocks,
                      uint32_t head, uint32_t token, uint32_t dim);
-/* Whether tokens first .. n-1 are equal on both sides, every element of them. */
+/* Whether tokens first .. n-1 are equal on both sides, every element of the layers that both have. */
 bool side_equal(const struct side *p, const uint32_t *pb, const struct side *d, const uint32_t *db,
                 uint32_t first, uint32_t n);
 /* How many bytes of the pool are not 0xee. */

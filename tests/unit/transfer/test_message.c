@@ -19,7 +19,8 @@ static struct identity identity(void)
         .fingerprint = "model",
         .kv_dtype = "float16",
         .produce = true,
-        .layout = { .n_layers = 2,
+        .layout = { .planes = 2,
+                    .n_layers = 2,
                     .kv_heads = 3,
                     .head_dim = 64,
                     .elem_bytes = 2,
@@ -141,7 +142,8 @@ static void checksum_finds_it(void **state)
 static void plan_of_a_part(void **state)
 {
     static const uint32_t blocks[2] = { 9, 2 };
-    const struct kv_layout l = { .n_layers = 4,
+    const struct kv_layout l = { .planes = 2,
+                                 .n_layers = 4,
                                  .first_layer = 10,
                                  .kv_heads = 8,
                                  .head_dim = 64,
@@ -170,10 +172,33 @@ static void plan_of_a_part(void **state)
                      ((2 * 1 + 1) * 10 + 9) * (8 * 32 * 64 * 2) + 4 * (32 * 64 * 2) + 16 * 64 * 2);
 }
 
+/* Latents: a plane a layer, so a piece's plane is its layer. */
+static void plan_of_latents(void **state)
+{
+    static const uint32_t blocks[2] = { 9, 2 };
+    const struct kv_layout l = { .planes = 1,
+                                 .n_layers = 4,
+                                 .kv_heads = 1,
+                                 .head_dim = 48,
+                                 .elem_bytes = 2,
+                                 .block_tokens = 32,
+                                 .n_blocks = 10 };
+    struct plan_range r = { .n_layers = 4, .n_heads = 1, .n_tokens = 40, .cell_tokens = 16 };
+    struct plan p;
+
+    (void)state;
+    assert_int_equal(plan_init(&p, &l, &r, blocks, 2), 0);
+    assert_int_equal(p.n_pieces, 4 * 3); /* layers, tokens 0..15, 16..31 and 32..47 */
+    assert_int_equal(p.piece_bytes, 16 * 48 * 2);
+    /* Piece 7: layer 2, the second cell: block 9, its second half. */
+    assert_int_equal(plan_offset(&p, 7, 0), (2 * 10 + 9) * (32 * 48 * 2) + 16 * 48 * 2);
+}
+
 static void plan_refuses(void **state)
 {
     static const uint32_t blocks[2] = { 9, 10 };
-    const struct kv_layout l = { .n_layers = 4,
+    const struct kv_layout l = { .planes = 2,
+                                 .n_layers = 4,
                                  .first_layer = 10,
                                  .kv_heads = 8,
                                  .head_dim = 64,
@@ -235,13 +260,38 @@ static void proofs(void **state)
     assert_int_equal(handshake_verify(&p, HANDSHAKE_CONSUMER, &a, &e), ERR_AUTH);
 }
 
+/* The layers of drafts may be on one side only; nonsense fits nobody. */
+static void draft_layers_may_differ(void **state)
+{
+    struct identity a = identity(), b = identity();
+    struct err e;
+
+    (void)state;
+    a.layout.n_layers = 3;
+    a.layout.n_draft = 1;
+    assert_int_equal(handshake_compare(&a, &b, &e), 0);
+    assert_int_equal(handshake_compare(&b, &a, &e), 0);
+    assert_int_equal(handshake_layers(&a, &b), 2);
+    assert_int_equal(handshake_layers(&b, &a), 2);
+    a.layout.n_draft = 3;
+    assert_int_equal(handshake_compare(&a, &b, &e), ERR_MISMATCH);
+    a.layout.n_layers = 2 + KV_LAYOUT_MAX_DRAFT + 1;
+    a.layout.n_draft = KV_LAYOUT_MAX_DRAFT + 1;
+    assert_int_equal(handshake_compare(&a, &b, &e), ERR_MISMATCH);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind),     cmocka_unit_test(exact_bytes),
-        cmocka_unit_test(bad_bytes),      cmocka_unit_test(checksum_finds_it),
-        cmocka_unit_test(plan_of_a_part), cmocka_unit_test(plan_refuses),
+        cmocka_unit_test(every_kind),
+        cmocka_unit_test(exact_bytes),
+        cmocka_unit_test(bad_bytes),
+        cmocka_unit_test(checksum_finds_it),
+        cmocka_unit_test(plan_of_a_part),
+        cmocka_unit_test(plan_refuses),
+        cmocka_unit_test(plan_of_latents),
         cmocka_unit_test(proofs),
+        cmocka_unit_test(draft_layers_may_differ),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

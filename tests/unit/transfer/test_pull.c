@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "side.h"
 
@@ -107,6 +108,79 @@ static void without_checksums(void **state)
     run_shapes(false, false);
 }
 
+/* Latents: one plane a layer, one head. */
+static void latents(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int shared = 0; shared < 2; shared++) {
+            const struct shape *s = &shapes[i];
+            struct side p, d;
+
+            side_init(&p, true, s->p, shared);
+            side_init(&d, false, s->d, shared);
+            p.opt.layout.planes = d.opt.layout.planes = 1;
+            p.opt.layout.kv_heads = d.opt.layout.kv_heads = 1;
+            p.opt.layout.head_dim = d.opt.layout.head_dim = 48;
+            side_start(&p);
+            side_start(&d);
+            one_pull(&p, &d, s->first, s->n, true);
+            side_finish(&d);
+            side_finish(&p);
+        }
+}
+
+/* How many bytes of the draft layer's planes are not `value`, in the cells of tokens first .. n-1. */
+static uint64_t draft_bytes_not(const struct side *d, const uint32_t *blocks, uint32_t first,
+                                uint32_t n, unsigned char value)
+{
+    const struct kv_layout *l = &d->opt.layout;
+    uint64_t wrong = 0;
+
+    for (uint32_t kv = 0; kv < l->planes; kv++)
+        for (uint32_t head = 0; head < l->kv_heads; head++)
+            for (uint32_t token = first; token < n; token++)
+                for (uint32_t dim = 0; dim < l->head_dim; dim++)
+                    for (uint32_t b = 0; b < l->elem_bytes; b++)
+                        wrong +=
+                            d->pool[side_offset(l, l->n_layers - 1, kv, blocks, head, token, dim) +
+                                    b] != value;
+    return wrong;
+}
+
+/* The layer of drafts on one side only: what both have is moved, and the consumer's own is zeroed. */
+static void draft_layer_on_one_side(void **state)
+{
+    uint32_t pb[3] = { 5, 9, 1 }, db[5] = { 8, 30, 2, 7, 60 };
+    struct transfer_source src;
+
+    (void)state;
+    log_set_level(LOG_OFF);
+    for (int who = 0; who < 2; who++)
+        for (int shared = 0; shared < 2; shared++) {
+            struct side p, d;
+
+            side_init(&p, true, 32, shared);
+            side_init(&d, false, 16, shared);
+            (who ? &d : &p)->opt.layout.n_layers++;
+            (who ? &d : &p)->opt.layout.n_draft = 1;
+            side_start(&p);
+            side_start(&d);
+            src = side_source(&p, "lease", pb, 3);
+            assert_int_equal(transfer_hold(p.t, "lease", pb, 3, 75, 1), 0);
+            assert_int_equal(transfer_pull(d.t, &src, db, 5, 32, 75, 2), 0);
+            assert_int_equal(side_event(&d, 0).status, 0);
+            assert_true(side_equal(&p, pb, &d, db, 32, 75));
+            if (who) {
+                assert_int_equal(draft_bytes_not(&d, db, 32, 75, 0), 0);
+                assert_int_equal(draft_bytes_not(&d, db, 0, 32, 0xee), 0);
+            }
+            side_finish(&d);
+            side_finish(&p);
+        }
+    log_set_level(LOG_INFO);
+}
+
 /* 46 MB with large batches: rendezvous, many credits. */
 static void large_pull_is_sent(void **state)
 {
@@ -118,7 +192,8 @@ static void large_pull_is_sent(void **state)
     side_init(&p, true, 16, false);
     side_init(&d, false, 16, false);
     p.opt.batch_blocks = d.opt.batch_blocks = 0;
-    p.opt.layout = d.opt.layout = (struct kv_layout){ .n_layers = 30,
+    p.opt.layout = d.opt.layout = (struct kv_layout){ .planes = 2,
+                                                      .n_layers = 30,
                                                       .kv_heads = 3,
                                                       .head_dim = 64,
                                                       .elem_bytes = 2,
@@ -263,6 +338,7 @@ int main(void)
         cmocka_unit_test(without_checksums), cmocka_unit_test(large_pull_is_sent),
         cmocka_unit_test(only_done),         cmocka_unit_test(many_at_once),
         cmocka_unit_test(bad_pulls),         cmocka_unit_test(leaves_nothing),
+        cmocka_unit_test(latents),           cmocka_unit_test(draft_layer_on_one_side),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

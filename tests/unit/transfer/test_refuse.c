@@ -36,9 +36,12 @@ static void refused(void (*change)(struct side *d), int want, const char *a, con
         assert_int_equal(side_event(&d, 0).status, want);
         assert_non_null(strstr(d.why, a));
     }
+    transfer_release_remote(d.t, &src);
+    if (want == ERR_MISMATCH) /* one that is known, but does not match, can still let go */
+        assert_int_equal(side_wait(&p, TRANSFER_LEASE_END, 1).end, LEASE_ABORTED);
     transfer_stats(p.t, &st);
     assert_true(st.refused > 0);
-    assert_int_equal(st.leases, 1);
+    assert_int_equal(st.leases, want == ERR_MISMATCH ? 0 : 1);
     transfer_stats(d.t, &st);
     assert_true(st.refused > 0);
     assert_int_equal(st.mismatching, 1);
@@ -70,6 +73,10 @@ static void change_layers(struct side *d)
 {
     d->opt.layout.n_layers = 5;
 }
+static void change_planes(struct side *d)
+{
+    d->opt.layout.planes = 1;
+}
 static void change_first(struct side *d)
 {
     d->opt.layout.first_layer = 6;
@@ -100,6 +107,7 @@ static void every_field(void **state)
     refused(change_fingerprint, ERR_MISMATCH, "'model' at", "'model-2' at");
     refused(change_dtype, ERR_MISMATCH, "'float16' at", "'float32' at");
     refused(change_layers, ERR_MISMATCH, "layers: 3 at", "5 at");
+    refused(change_planes, ERR_MISMATCH, "planes of a layer: 2 at", "1 at");
     refused(change_first, ERR_MISMATCH, "first layer: 4 at", "6 at");
     refused(change_heads, ERR_MISMATCH, "heads: 3 at", "9 at");
     refused(change_dim, ERR_MISMATCH, "dimension: 16 at", "64 at");
@@ -119,7 +127,7 @@ static void other_version(void **state)
     raw_hello(&r, transfer_port(p.t), MESSAGE_VERSION + 6, true);
     raw_expect(&r, MESSAGE_REFUSED);
     assert_int_equal(r.last.u.result.status, ERR_MISMATCH);
-    assert_non_null(strstr(r.last.u.result.text, "2 here, 8 at the peer"));
+    assert_non_null(strstr(r.last.u.result.text, "3 here, 9 at the peer"));
     raw_finish(&r);
     side_finish(&p);
 }
@@ -128,6 +136,8 @@ static void other_version(void **state)
 static void borrowed_proof(void **state)
 {
     struct message m = { .kind = MESSAGE_PROVE };
+    struct transfer_stats st;
+    uint32_t block = 0;
     struct side p;
     struct raw r;
     struct err e;
@@ -142,9 +152,16 @@ static void borrowed_proof(void **state)
     m.u.ready.identity = r.identity;
     handshake_prove(&r.handshake, HANDSHAKE_CONSUMER, m.u.ready.proof, &r.identity);
     strcpy(m.u.ready.identity.engine_id, "somebody");
+    assert_int_equal(transfer_hold(p.t, "x", &block, 1, 10, 1), 0);
     raw_send(&r, &m, NULL, 0);
     raw_expect(&r, MESSAGE_REFUSED);
     assert_int_equal(r.last.u.result.status, ERR_AUTH);
+    m = (struct message){ .kind = MESSAGE_RELEASE }; /* who is unknown ends no lease */
+    strcpy(m.u.name.lease, "x");
+    raw_send(&r, &m, NULL, 0);
+    raw_expect_closed(&r);
+    transfer_stats(p.t, &st);
+    assert_int_equal(st.leases, 1);
     raw_finish(&r);
     side_finish(&p);
 }
