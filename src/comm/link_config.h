@@ -28,9 +28,12 @@ void link_address_name(char out[LINK_NAME_MAX], const union link_address *a);
 uint16_t link_address_port(const union link_address *a);
 socklen_t link_address_len(const union link_address *a);
 
-/* A context whose traffic uses the interface that owns addr. ERR_INVAL: it is no address of this host;
- * ERR_UNSUPPORTED: not one that UCX can serve. The sentence names it. */
-int link_context_create(ucp_context_h *out, const union link_address *addr, struct err *e);
+/* A context with the UCP_FEATUREs, whose traffic uses the interface that owns addr. ERR_INVAL: it is no
+ * address of this host. With `serve`, for contexts that listen at the address: ERR_UNSUPPORTED if it
+ * is not one that UCX can serve; and UCX's own shared memory is left out. The sentence names the
+ * address. */
+int link_context_create(ucp_context_h *out, const union link_address *addr, uint64_t features,
+                        bool serve, struct err *e);
 
 /* The status that stands for a UCX one. */
 int link_status(ucs_status_t st);
