@@ -11,6 +11,9 @@ static const struct command {
 } commands[] = {
     { "serve", main_serve, "serve a model over the OpenAI API (sluice serve MODEL [OPTIONS])" },
     { "proxy", main_proxy, "put prefill and decode instances behind one address" },
+    { "launch", main_launch, "start the data-parallel ranks of this host by a template script" },
+    { "mkmodel", main_mkmodel, "make a checkpoint with random weights for a config.json" },
+    { "quantize", main_quantize, "make an int8 (W8A8) checkpoint of a float one" },
     { "version", main_version, "print the version" },
 };
 #define N_COMMANDS (sizeof commands / sizeof *commands)

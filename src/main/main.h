@@ -4,6 +4,9 @@
 
 int main_serve(int argc, char **argv);
 int main_proxy(int argc, char **argv);
+int main_launch(int argc, char **argv);
+int main_mkmodel(int argc, char **argv);
+int main_quantize(int argc, char **argv);
 int main_version(int argc, char **argv);
 
 #endif
