@@ -45,14 +45,9 @@ static int check_types(struct serve_config *c, struct err *e)
 {
     c->float32 = strcmp(c->dtype, "float32") == 0 || strcmp(c->dtype, "float") == 0;
     if (!c->float32 && strcmp(c->dtype, "auto") != 0)
-        log_info("--dtype %s: activations are what --dtype auto takes (int8 in blocks of 32 with a "
-                 "scale each for quantized weights), the KV cache is float16",
+        log_info("--dtype %s: the same as auto: activations are what the format of the weights "
+                 "calls for, the KV cache is float16",
                  c->dtype);
-    if (c->quantization)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "--quantization %s: this build finds the quantization of GGUF files by "
-                       "itself and has no other; leave the option out",
-                       c->quantization);
     if (c->block_size % 16)
         return err_set(e, ERR_INVAL, "--block-size: %lld is not a multiple of 16",
                        (long long)c->block_size);
@@ -187,6 +182,19 @@ static void report_keys(const char *flag, json_t *o)
     }
 }
 
+int serve_check_key(const char *flag, const char *where, const char *key, const char *const *known,
+                    size_t n, struct err *e)
+{
+    const char *near;
+
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(known[i], key) == 0)
+            return 0;
+    near = opts_nearest_word(known, n, key);
+    return err_set(e, ERR_INVAL, "%s: unknown key '%s%s'%s%s%s", flag, where, key,
+                   near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
 /* ---- the effective configuration ---- */
 
 /* "--max-num-seqs -x" to "max_num_seqs". */
@@ -268,7 +276,8 @@ int serve_check(struct serve_config *c, const struct serve_args *a, struct err *
     int st;
 
     if ((st = check_ranks(c, e)) < 0 || (st = check_types(c, e)) < 0 ||
-        (st = check_front(c, a, e)) < 0 || (st = serve_check_kv(c, e)) < 0)
+        (st = check_front(c, a, e)) < 0 || (st = serve_check_kv(c, e)) < 0 ||
+        (st = serve_check_spec(c, e)) < 0)
         return st;
     report_keys("--additional-config", c->additional);
     report_keys("--compilation-config", c->compilation);

@@ -25,7 +25,6 @@
 #define LORA_IDLE "there are no LoRA adapters here"
 #define MAPPED "checkpoints are mapped and packed in one pass"
 #define MM_IDLE "there is no multi-modal input here"
-#define NEEDS_TOKENIZER "this server always tokenizes"
 #define NO_CLIENT_CERTS "client certificates are not checked; use --api-key"
 #define NO_DIFFUSION "diffusion models are not supported"
 #define NO_DOCS "no documentation pages are served"
@@ -45,7 +44,7 @@
 #define NO_MM "multi-modal input is not supported"
 #define NO_NUMA "threads run where the process may run; use numactl"
 #define NO_OFFLOAD "weights and KV are in main memory already"
-#define NO_OVERRIDES "the checkpoint is used as it is"
+#define NO_CLASSES "architectures are known by their names"
 #define NO_PER_REQUEST "replies carry no timings; /metrics has them"
 #define NO_PLUGINS "Python plug-ins cannot be loaded"
 #define NO_POOLING "pooling models are not supported"
@@ -57,9 +56,9 @@
 #define NO_ROUTES "routes of experts are not returned"
 #define NO_ROUTES_IDLE "replies have no auxiliary outputs"
 #define NO_SLEEP "the engine cannot be put to sleep"
-#define NO_SPEC "this build decodes without speculation"
 #define NO_SUCH_API "that API is not served"
 #define NO_TOOLS "this build has no tool-call parser"
+#define NO_TOKENS_API "there is no path for tokens only; --skip-tokenizer-init serves /v1/completions with them"
 #define NO_UDS "only TCP sockets are served"
 #define NO_WATERMARK "outputs are not watermarked"
 #define NO_WINDOW "attention always sees the whole context"
@@ -147,7 +146,7 @@ const struct opt_spec serve_flags[] = {
     { "--ssl-certfile", OPT_STRING, AT(ssl_cert), NULL, NULL, 0, 0, "serve HTTPS with this certificate" },
     { "--ssl-ciphers", OPT_IGNORED, 0, NULL, NULL, 0, 0, TLS_DEFAULT },
     { "--ssl-keyfile", OPT_STRING, AT(ssl_key), NULL, NULL, 0, 0, "and this key" },
-    { "--tokens-only", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, NEEDS_TOKENIZER },
+    { "--tokens-only", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, NO_TOKENS_API },
     { "--tool-call-parser", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_TOOLS },
     { "--tool-parser-plugin", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_TOOLS },
     { "--tool-server", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_TOOLS },
@@ -175,7 +174,7 @@ const struct opt_spec serve_flags[] = {
     { "--enforce-eager", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, NO_GRAPHS },
     { "--generation-config", OPT_STRING, AT(generation_config), "auto", NULL, 0, 0, "auto, vllm or a folder" },
     { "--hf-config-path", OPT_IGNORED, 0, NULL, NULL, 0, 0, NO_HUB },
-    { "--hf-overrides", OPT_REFUSED, 0, "{}", NULL, 0, 0, NO_OVERRIDES },
+    { "--hf-overrides", OPT_JSON, AT(hf_overrides), NULL, NULL, 0, 0, "keys over those of config.json" },
     { "--hf-token", OPT_IGNORED, 0, NULL, NULL, 0, 0, NO_HUB },
     { "--io-processor-plugin", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_PLUGINS },
     { "--logits-processors", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_PLUGINS },
@@ -183,11 +182,11 @@ const struct opt_spec serve_flags[] = {
     { "--max-logprobs", OPT_INT, AT(max_logprobs), "20", NULL, 0, 1024, "most log-probabilities a position" },
     { "--max-model-len", OPT_SIZE, AT(max_model_len), "0", "auto", -1, 1 << 30, "tokens of prompt and output; auto or -1: what fits" },
     { "--model", OPT_STRING, AT(model), NULL, NULL, 0, 0, "folder or GGUF file; usually the first argument" },
-    { "--model-class-overrides", OPT_REFUSED, 0, "{}", NULL, 0, 0, NO_OVERRIDES },
+    { "--model-class-overrides", OPT_REFUSED, 0, "{}", NULL, 0, 0, NO_CLASSES },
     { "--model-impl", OPT_IGNORED, 0, NULL, "auto vllm", 0, 0, BY_LOOKING },
     { "--override-generation-config", OPT_JSON, AT(override_generation), NULL, NULL, 0, 0, "defaults for sampling" },
     { "--pooler-config", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_POOLING },
-    { "--quantization -q", OPT_STRING, AT(quantization), NULL, NULL, 0, 0, "found by looking at the files; other values are refused" },
+    { "--quantization -q", OPT_STRING, AT(quantization), NULL, NULL, 0, 0, "found by looking at the files; any other than that is refused" },
     { "--quantization-config", OPT_REFUSED, 0, NULL, NULL, 0, 0, QUANT_FOUND },
     { "--renderer-num-workers", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_FRONT },
     { "--return-sampling-mask", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, NO_MASK },
@@ -195,7 +194,7 @@ const struct opt_spec serve_flags[] = {
     { "--runner", OPT_IGNORED, 0, NULL, "auto generate", 0, 0, GENERATES },
     { "--seed", OPT_INT, AT(seed), "0", NULL, 0, 0, "seeds requests that have none, in order of arrival" },
     { "--served-model-name", OPT_LIST, AT(served_names), NULL, NULL, 0, 0, "names that requests may use; the first is shown" },
-    { "--skip-tokenizer-init", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, NEEDS_TOKENIZER },
+    { "--skip-tokenizer-init", OPT_BOOL, AT(skip_tokenizer), NULL, NULL, 0, 0, "no tokenizer: token ids in, token ids out" },
     { "--sleep-mode-offload-cudagraph", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, NO_GPU },
     { "--sleep-preserve-parameter-names", OPT_IGNORED_LIST, 0, NULL, NULL, 0, 0, NO_GPU },
     { "--tokenizer", OPT_STRING, AT(tokenizer), NULL, NULL, 0, 0, "folder or GGUF file of another tokenizer" },
@@ -408,10 +407,10 @@ const struct opt_spec serve_flags[] = {
     { "--performance-mode", OPT_IGNORED, 0, NULL, NULL, 0, 0, NO_GRAPHS },
     { "--profiler-config", OPT_IGNORED, 0, NULL, NULL, 0, 0, NO_GRAPHS },
     { "--reasoning-config", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_REASONING },
-    { "--spec-method", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_SPEC },
-    { "--spec-model", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_SPEC },
-    { "--spec-tokens", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_SPEC },
-    { "--speculative-config -sc", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_SPEC },
+    { "--spec-method", OPT_STRING, AT(spec_method), NULL, NULL, 0, 0, "method of --speculative-config" },
+    { "--spec-model", OPT_STRING, AT(spec_model), NULL, NULL, 0, 0, "model of --speculative-config" },
+    { "--spec-tokens", OPT_INT, AT(spec_tokens), "0", NULL, 0, 1024, "num_speculative_tokens of --speculative-config" },
+    { "--speculative-config -sc", OPT_JSON, AT(speculative), NULL, NULL, 0, 0, "drafts by the model's own MTP layer: method mtp (or deepseek_mtp), num_speculative_tokens" },
     { "--structured-outputs-config", OPT_IGNORED, 0, NULL, NULL, 0, 0, NO_GRAMMAR },
     { "--watermark-config", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_WATERMARK },
     { "--weight-transfer-config", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_RELOAD },

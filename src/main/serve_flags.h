@@ -31,6 +31,12 @@ void serve_flags_finish(struct serve_config *cfg, struct serve_args *args);
 int serve_check(struct serve_config *cfg, const struct serve_args *args, struct err *e);
 /* serve_kv.c: --kv-transfer-config into cfg->kv. */
 int serve_check_kv(struct serve_config *cfg, struct err *e);
+/* serve_spec.c: --speculative-config into cfg->n_draft_tokens. */
+int serve_check_spec(struct serve_config *cfg, struct err *e);
+/* Refuses a key of a JSON option that is none of n known ones, and names the nearest. where: "" or
+ * what stands before the key. */
+int serve_check_key(const char *flag, const char *where, const char *key, const char *const *known,
+                    size_t n, struct err *e);
 /* serve_yaml.c: the options of a YAML file as arguments. *out has *n owned texts. */
 int serve_yaml_args(const char *path, char ***out, int *n, struct err *e);
 

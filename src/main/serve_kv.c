@@ -57,19 +57,17 @@ static bool is_word(const char *const *words, size_t n, const char *w)
 static int check_keys(json_t *o, const char *where, const char *const *known, size_t n,
                       struct err *e)
 {
-    const char *key, *near;
+    const char *key;
     json_t *v;
+    int st;
 
     json_object_foreach(o, key, v)
     {
-        if (is_word(idle_keys, COUNT(idle_keys), key) && is_word(known, n, key))
+        if ((st = serve_check_key("--kv-transfer-config", where, key, known, n, e)) < 0)
+            return st;
+        if (is_word(idle_keys, COUNT(idle_keys), key))
             log_info("--kv-transfer-config: %s%s has no effect: KV goes over UCX from main memory",
                      where, key);
-        if (is_word(known, n, key))
-            continue;
-        near = opts_nearest_word(known, n, key);
-        return err_set(e, ERR_INVAL, "--kv-transfer-config: unknown key '%s%s'%s%s%s", where, key,
-                       near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     }
     return 0;
 }

@@ -53,7 +53,7 @@ void on_version(struct serve *s, struct http_req *r)
 
 void on_load(struct serve *s, struct http_req *r)
 {
-    api_reply_json(s, r, 200, json_pack("{si}", "server_load", (int)s->n_gens));
+    api_reply_json(s, r, 200, json_pack("{si}", "server_load", (int)(s->n_gens + s->n_intakes)));
 }
 
 void on_metrics(struct serve *s, struct http_req *r)

@@ -62,14 +62,14 @@ static bool is_quiet(const struct serve *s, const char *path)
     return false;
 }
 
-void api_account(struct serve *s, struct http_req *r, const char *handler, int status)
+void api_account(struct serve *s, struct http_req *r, const char *handler, int status, size_t len)
 {
-    size_t len;
+    size_t request_len;
 
-    http_body(r, &len);
+    http_body(r, &request_len);
     if (s->metrics)
         metrics_http(s->metrics, handler, http_method(r), status, clock_now() - http_start_time(r),
-                     len);
+                     request_len, len);
     if (!s->cfg->no_access_log && !is_quiet(s, http_path(r)))
         log_info("%s - \"%s %s HTTP/1.1\" %d %s", http_peer(r), http_method(r), http_path(r),
                  status, http_reason(status));
@@ -78,7 +78,7 @@ void api_account(struct serve *s, struct http_req *r, const char *handler, int s
 void api_reply(struct serve *s, struct http_req *r, int status, const char *type, const void *body,
                size_t len)
 {
-    api_account(s, r, s->handler, status);
+    api_account(s, r, s->handler, status, len);
     http_reply(r, status, type, body, len);
 }
 

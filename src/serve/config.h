@@ -55,8 +55,16 @@ struct serve_config {
 
     /* The model */
     const char *model, *tokenizer, *dtype, *quantization;
+    bool skip_tokenizer;   /* token ids in, token ids out */
+    json_t *hf_overrides;  /* over config.json's keys; NULL: none */
     int64_t max_model_len; /* 0: the model's; -1: what fits */
     bool float32;          /* read from dtype */
+
+    /* Speculative decoding: --speculative-config, or the three options that stand for its keys */
+    json_t *speculative;
+    const char *spec_method, *spec_model;
+    int64_t spec_tokens;
+    uint32_t n_draft_tokens; /* read from these; 0: off */
 
     /* The engine */
     int64_t block_size, n_blocks, kv_bytes;

@@ -217,7 +217,7 @@ static void on_token(struct choice *c, struct engine_event *ev)
     if (c->t_first == 0) {
         c->t_first = ev->time;
         metrics_first_token(m, ev->time - c->g->t_arrive);
-    } else {
+    } else if (ev->time > c->t_last) { /* else an accepted draft: it came in the same step */
         metrics_inter_token(m, ev->time - c->t_last);
     }
     c->t_last = ev->time;
@@ -253,6 +253,8 @@ static void on_bad_end(struct choice *c, const struct engine_event *ev)
         code = 500;
         prefix = "KV load failed: ";
     }
+    if (ev->status == ERR_LIMIT)
+        metrics_rejected(g->s->metrics);
     snprintf(text, sizeof text, "%s%s", prefix, ev->why ? ev->why : status_text(ev->status));
     log_warning("%s: %s", g->id, text);
     gen_fail(g, code, text);

@@ -122,11 +122,19 @@ void send_error(struct gen *g, const struct oai_error *e);
 
 /* request.c: checks that need the model, and token ids. Each answers nothing; e says what to answer. */
 bool request_model_ok(const struct serve *s, const char *model);
-/* Texts that cannot fit are refused unseen: to encode megabytes takes seconds, in which the loop serves
- * nobody. param: what the error names. */
-int request_text_fits(const struct serve *s, const char *param, size_t len, struct oai_error *e);
+/* What needs text is refused where there is no tokenizer (--skip-tokenizer-init). param: what the error
+ * names; what: "a text", "stop strings", ... */
+int request_needs_text(const struct serve *s, const char *param, const char *what,
+                       struct oai_error *e);
+/* Texts that cannot fit are refused unseen, for to encode megabytes takes seconds; those to be truncated
+ * (which need not fit) above a maximum. param: what the error names. */
+#define REQUEST_MAX_TRUNCATED (16u << 20)
+int request_text_fits(const struct serve *s, const char *param, size_t len, bool truncated,
+                      struct oai_error *e);
 /* The error of a text that tokenizer_encode failed on with st. Returns what oai_fail does. */
 int request_not_encoded(const char *param, int st, struct oai_error *e);
+/* The error where encoder_push took no more. Returns what oai_fail does. */
+int request_encoder_full(struct oai_error *e);
 /* Cuts, measures and sets max_tokens for prompts of n tokens at most. */
 int request_fit(struct serve *s, struct oai_request *r, struct gen_prompt *prompts, uint32_t n,
                 struct oai_error *e);

@@ -48,21 +48,20 @@ static int apply(const json_t *o, struct sampling *s, uint32_t *max_tokens, stru
     return apply_whole(o, "max_new_tokens", max_tokens, e);
 }
 
-/* The file's object, or NULL when the folder has none. */
-static int read_file(json_t **out, const char *dir, struct err *e)
+/* Takes over what the folder's file says. ERR_NOTFOUND when it has none. */
+static int apply_file(const char *dir, struct sampling *s, uint32_t *max_tokens, struct err *e)
 {
     char path[4096];
+    json_t *o = NULL;
     struct map m;
     int st;
 
-    *out = NULL;
     snprintf(path, sizeof path, "%s/generation_config.json", dir);
-    st = map_open(&m, path, e);
-    if (st == ERR_NOTFOUND)
-        return 0;
-    if (st < 0)
+    if ((st = map_open(&m, path, e)) < 0)
         return st;
-    st = json_read(out, (const char *)m.data, m.size, NULL, e);
+    if ((st = json_read(&o, (const char *)m.data, m.size, NULL, e)) == 0)
+        st = apply(o, s, max_tokens, e);
+    json_decref(o);
     map_close(&m);
     if (st < 0)
         return err_prefix(e, st, "%s", path);
@@ -81,20 +80,20 @@ int genconf_load(const struct serve_config *cfg, struct sampling *s, uint32_t *m
                  struct err *e)
 {
     const char *from = cfg->generation_config;
-    json_t *file = NULL;
     int st = 0;
 
     sampling_init(s);
     *max_tokens = 0;
-    if (strcmp(from, "vllm") == 0)
-        from = NULL;
-    else if (strcmp(from, "auto") == 0)
-        from = is_dir(cfg->model) ? cfg->model : NULL;
-    if (from && (st = read_file(&file, from, e)) == 0 && file)
-        st = apply(file, s, max_tokens, e);
-    json_decref(file);
+    if (strcmp(from, "auto") == 0) {
+        /* a model need not have the file */
+        if (is_dir(cfg->model) && (st = apply_file(cfg->model, s, max_tokens, e)) == ERR_NOTFOUND)
+            st = 0;
+    } else if (strcmp(from, "vllm") != 0) {
+        st = apply_file(from, s, max_tokens, e);
+        st = st < 0 ? err_prefix(e, st, "--generation-config") : 0;
+    }
     if (st < 0)
-        return err_prefix(e, st, "generation_config.json");
+        return st;
     if (cfg->override_generation && (st = apply(cfg->override_generation, s, max_tokens, e)) < 0)
         return err_prefix(e, st, "--override-generation-config");
     return 0;

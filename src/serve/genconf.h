@@ -10,8 +10,8 @@ struct err;
 struct serve_config;
 
 /* Fills *s (initialised here) and *max_tokens (0: none) as --generation-config and
- * --override-generation-config say. A folder without the file changes nothing; a broken file is
- * ERR_BADMSG with its path. */
+ * --override-generation-config say. A model's folder without the file changes nothing; a folder that was
+ * named without it is ERR_NOTFOUND, a broken file ERR_BADMSG with its path. */
 int genconf_load(const struct serve_config *cfg, struct sampling *s, uint32_t *max_tokens,
                  struct err *e);
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "net/http_server.h"
 #include "net/loop.h"
+#include "serve/encode.h"
 #include "serve/gen.h"
 #include "serve/genconf.h"
 #include "serve/metrics.h"
@@ -21,9 +22,11 @@ struct loaded {
     struct serve *s;
     struct engine *engine;
     struct tokenizer *tok;
+    struct encoder *encoder;
     struct template *template;
     struct sampling defaults;
     uint32_t default_max_tokens;
+    char *hf_overrides; /* as text, for the loader; NULL: none */
 };
 
 static int wake_front(void *arg)
@@ -33,17 +36,39 @@ static int wake_front(void *arg)
     return loop_post(s->loop, gen_drain_events, s);
 }
 
-static struct engine_options engine_options_of(const struct serve *s)
+static enum model_dtype dtype_of(const struct serve_config *c)
 {
-    const struct serve_config *c = s->cfg;
+    static const struct {
+        const char *name;
+        enum model_dtype dtype;
+    } names[] = {
+        { "half", MODEL_DTYPE_FLOAT16 },
+        { "float16", MODEL_DTYPE_FLOAT16 },
+        { "bfloat16", MODEL_DTYPE_BFLOAT16 },
+    };
+
+    if (c->float32)
+        return MODEL_DTYPE_FLOAT32;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (c->dtype && strcmp(c->dtype, names[i].name) == 0)
+            return names[i].dtype;
+    return MODEL_DTYPE_AUTO;
+}
+
+static struct engine_options engine_options_of(const struct loaded *l)
+{
+    const struct serve_config *c = l->s->cfg;
     uint32_t batched = (uint32_t)c->max_batched_tokens;
 
     if (c->max_scheduled_tokens > 0 && c->max_scheduled_tokens < c->max_batched_tokens)
         batched = (uint32_t)c->max_scheduled_tokens;
     return (struct engine_options){
         .model = { .path = c->model,
-                   .dtype = c->float32 ? MODEL_DTYPE_FLOAT32 : MODEL_DTYPE_AUTO,
+                   .dtype = dtype_of(c),
                    .kv_dtype = c->kv_dtype,
+                   .quantization = c->quantization,
+                   .hf_overrides = l->hf_overrides,
+                   .mtp = c->n_draft_tokens > 0,
                    .max_model_len = c->max_model_len > 0 ? (uint32_t)c->max_model_len : 0 },
         .kernel = { .threads = (uint32_t)c->threads },
         .sched = { .block_tokens = (uint32_t)c->block_size,
@@ -57,6 +82,7 @@ static struct engine_options engine_options_of(const struct serve *s)
                    .chunked_prefill = c->chunked_prefill,
                    .prefix_caching = c->prefix_caching,
                    .priority = strcmp(c->policy, "priority") == 0 },
+        .n_draft_tokens = c->n_draft_tokens,
         .memory_fraction = c->memory_fraction,
         .kv_bytes = (uint64_t)c->kv_bytes,
         .kv = { .produce = c->kv.produce,
@@ -72,41 +98,86 @@ static struct engine_options engine_options_of(const struct serve *s)
                 .on_failure = c->kv.fail_on_error ? KV_FAIL_ERROR : KV_FAIL_RECOMPUTE },
         .step_delay = c->step_delay,
         .notify = wake_front,
-        .notify_arg = (void *)(uintptr_t)s,
+        .notify_arg = l->s,
     };
 }
 
 /* A context beyond what the model was made for gives nonsense without a word. */
-static int check_length(const struct serve *s, struct err *e)
+static int check_length(const struct serve_config *c, const struct model_config *mc, struct err *e)
 {
-    struct model_config mc;
     const char *allow = getenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN");
-    int st = model_read_config(&mc, s->cfg->model, e);
 
-    if (st < 0)
-        return st;
-    if (s->cfg->max_model_len <= (int64_t)mc.max_position)
+    if (c->max_model_len <= (int64_t)mc->max_position)
         return 0;
     if (allow && strcmp(allow, "1") == 0) {
         log_warning("--max-model-len %lld is beyond the model's own %u tokens, as "
                     "VLLM_ALLOW_LONG_MAX_MODEL_LEN allows",
-                    (long long)s->cfg->max_model_len, mc.max_position);
+                    (long long)c->max_model_len, mc->max_position);
         return 0;
     }
     return err_set(e, ERR_RANGE,
                    "--max-model-len %lld is beyond the %u tokens that the model was made for; set "
                    "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 if that is meant",
-                   (long long)s->cfg->max_model_len, mc.max_position);
+                   (long long)c->max_model_len, mc->max_position);
+}
+
+/* What the options ask of the model, before its weights are looked at. */
+static int check_config(const struct loaded *l, struct err *e)
+{
+    const struct serve_config *c = l->s->cfg;
+    struct model_config mc;
+    int st = model_read_config(&mc, c->model, l->hf_overrides, e);
+
+    if (st < 0)
+        return st;
+    if (c->n_draft_tokens > 0 && mc.mtp_layers == 0)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "--speculative-config: %s (%s) has no multi-token prediction layer "
+                       "(num_nextn_predict_layers) to draft with; leave the option out",
+                       c->model, mc.arch);
+    return check_length(c, &mc, e);
+}
+
+static int no_tokenizer(int st, struct err *e)
+{
+    struct err why = *e;
+
+    return err_set(e, st,
+                   "%.800s; --skip-tokenizer-init serves the model without: token ids in, token "
+                   "ids out",
+                   why.text);
+}
+
+static int load_tokenizer(struct loaded *l, struct err *e)
+{
+    const struct serve_config *c = l->s->cfg;
+    int st;
+
+    if (!c->skip_tokenizer) {
+        st = model_load_tokenizer(&l->tok, c->tokenizer ? c->tokenizer : c->model, e);
+        if (st < 0)
+            return st == ERR_NOTFOUND ? no_tokenizer(st, e) : st;
+        return encoder_create(&l->encoder, l->s->loop, l->tok, e);
+    }
+    log_info("no tokenizer is loaded: prompts are token ids, and replies have ids where "
+             "return_token_ids asks for them, but no text");
+    if (c->tokenizer)
+        log_info("--tokenizer has no effect with --skip-tokenizer-init");
+    if (c->chat_template)
+        log_info("--chat-template has no effect with --skip-tokenizer-init");
+    return 0;
 }
 
 /* --chat-template is a file, or the template itself; else the tokenizer's own. */
 static int load_template(struct loaded *l, struct err *e)
 {
     const char *given = l->s->cfg->chat_template;
-    const char *own = tokenizer_chat_template(l->tok);
+    const char *own = l->tok ? tokenizer_chat_template(l->tok) : NULL;
     struct map m = { 0 };
     int st;
 
+    if (!l->tok)
+        return 0;
     if (!given && !own) {
         log_warning("the model has no chat template: /v1/chat/completions needs --chat-template");
         return 0;
@@ -151,16 +222,18 @@ static void look_at_peers(struct loaded *l)
 
 static int load_all(struct loaded *l, struct err *e)
 {
-    struct serve *s = l->s;
-    const struct serve_config *c = s->cfg;
-    struct engine_options opt = engine_options_of(s);
+    const struct serve_config *c = l->s->cfg;
+    struct engine_options opt;
     int st;
 
-    if ((st = check_length(s, e)) < 0 ||
+    if (json_object_size(c->hf_overrides) > 0 &&
+        !(l->hf_overrides = json_dumps(c->hf_overrides, JSON_COMPACT)))
+        return ERR_NOMEM;
+    if ((st = check_config(l, e)) < 0 ||
         (st = genconf_load(c, &l->defaults, &l->default_max_tokens, e)) < 0 ||
-        (st = model_load_tokenizer(&l->tok, c->tokenizer ? c->tokenizer : c->model, e)) < 0 ||
-        (st = load_template(l, e)) < 0)
+        (st = load_tokenizer(l, e)) < 0 || (st = load_template(l, e)) < 0)
         return st;
+    opt = engine_options_of(l);
     if ((st = engine_open(&l->engine, &opt, e)) < 0)
         return st;
     look_at_peers(l);
@@ -170,8 +243,10 @@ static int load_all(struct loaded *l, struct err *e)
 static void loaded_destroy(struct loaded *l)
 {
     engine_close(l->engine);
+    encoder_destroy(l->encoder);
     template_destroy(l->template);
     tokenizer_destroy(l->tok);
+    free(l->hf_overrides);
     free(l);
 }
 
@@ -223,6 +298,7 @@ static void load_done(void *arg)
 
     s->engine = l->engine;
     s->tok = l->tok;
+    s->encoder = l->encoder;
     s->template = l->template;
     s->defaults = l->defaults;
     engine_info(s->engine, &s->info);
@@ -235,6 +311,7 @@ static void load_done(void *arg)
                                    .defaults = &s->defaults,
                                    .default_max_tokens = l->default_max_tokens };
     set_fingerprint(s);
+    free(l->hf_overrides);
     free(l);
     s->loading = NULL;
     if (s->phase != SERVE_LOADING)

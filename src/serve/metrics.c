@@ -87,18 +87,19 @@ struct series {
     const char *handler;
     char method[12];
     int status_class; /* 2 for 2xx */
-    uint64_t n, bytes;
+    uint64_t n, request_bytes, reply_bytes;
     struct prom_hist seconds;
 };
 
 struct metrics {
     struct buf labels; /* engine="0",model_name="..." */
+    char *model_name;
     struct prom_hist hist[N_HISTS];
     struct prom_hist http_fine;
     struct series series[MAX_SERIES];
     uint32_t n_series;
     uint64_t ended[FINISH_ERROR + 1];
-    uint64_t computed, local_hits, external;
+    uint64_t computed, local_hits, external, rejected;
 };
 
 int metrics_create(struct metrics **out, const char *model_name)
@@ -107,6 +108,11 @@ int metrics_create(struct metrics **out, const char *model_name)
 
     if (!m)
         return ERR_NOMEM;
+    m->model_name = strdup(model_name);
+    if (!m->model_name) {
+        free(m);
+        return ERR_NOMEM;
+    }
     buf_init(&m->labels, BUF_MAX_LINE);
     prom_label(&m->labels, "engine", "0");
     prom_label(&m->labels, "model_name", model_name);
@@ -122,6 +128,7 @@ void metrics_destroy(struct metrics *m)
     if (!m)
         return;
     buf_finish(&m->labels);
+    free(m->model_name);
     free(m);
 }
 
@@ -165,6 +172,11 @@ void metrics_request(struct metrics *m, const struct metrics_request *r)
     prom_hist_add(&m->hist[H_PREEMPTIONS], r->n_preempted);
 }
 
+void metrics_rejected(struct metrics *m)
+{
+    m->rejected++;
+}
+
 static struct series *find_series(struct metrics *m, const char *handler, const char *method,
                                   int status_class)
 {
@@ -199,7 +211,7 @@ static const char *method_label(const char *method)
 }
 
 void metrics_http(struct metrics *m, const char *handler, const char *method, int status,
-                  double seconds, uint64_t request_bytes)
+                  double seconds, uint64_t request_bytes, uint64_t reply_bytes)
 {
     struct series *s = find_series(m, handler, method_label(method), status / 100);
 
@@ -207,7 +219,8 @@ void metrics_http(struct metrics *m, const char *handler, const char *method, in
     if (!s)
         return;
     s->n++;
-    s->bytes += request_bytes;
+    s->request_bytes += request_bytes;
+    s->reply_bytes += reply_bytes;
     prom_hist_add(&s->seconds, seconds);
 }
 
@@ -252,6 +265,20 @@ static void put_gauges(struct metrics *m, struct buf *b, const struct engine_sta
     put_labelled(m, b, "vllm:engine_sleep_state", "sleep_state", "awake", 1);
 }
 
+/* Of the front, not of an engine: without that label. */
+static void put_rejected(struct metrics *m, struct buf *b)
+{
+    struct buf l;
+
+    buf_init(&l, BUF_MAX_LINE);
+    prom_label(&l, "model_name", m->model_name);
+    prom_label(&l, "reason", "max_num_queued_reqs");
+    prom_family(b, "vllm:admission_rejections_total", "counter",
+                "Requests that found the queue full.");
+    prom_value(b, "vllm:admission_rejections_total", buf_str(&l), (double)m->rejected);
+    buf_finish(&l);
+}
+
 static void put_counters(struct metrics *m, struct buf *b, const struct engine_stats *st)
 {
     const struct sched_stats *s = &st->sched;
@@ -285,10 +312,39 @@ static void put_counters(struct metrics *m, struct buf *b, const struct engine_s
                  (double)m->local_hits);
     put_labelled(m, b, "vllm:prompt_tokens_by_source_total", "source", "external_kv_transfer",
                  (double)m->external);
+    prom_family(b, "vllm:prompt_tokens_cached_by_source_total", "counter",
+                "Cached prompt tokens by where they were.");
+    put_labelled(m, b, "vllm:prompt_tokens_cached_by_source_total", "source", "device",
+                 (double)m->local_hits);
+    put_labelled(m, b, "vllm:prompt_tokens_cached_by_source_total", "source", "p2p",
+                 (double)m->external);
+    put_rejected(m, b);
     prom_family(b, "vllm:request_success_total", "counter", "Requests that have ended.");
     for (int f = FINISH_STOP; f <= FINISH_ERROR; f++)
         put_labelled(m, b, "vllm:request_success_total", "finished_reason",
                      finish_name((enum finish)f), (double)m->ended[f]);
+}
+
+/* Only where there is speculation, as dashboards show what is there. */
+static void put_drafts(struct metrics *m, struct buf *b, const struct engine_stats *st, uint32_t n)
+{
+    static const char by_place[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+
+    if (n == 0)
+        return;
+    put_one(m, b, "vllm:spec_decode_num_drafts_total", "counter",
+            "Steps of a request that verified drafts.", (double)st->spec_drafts);
+    put_one(m, b, "vllm:spec_decode_num_draft_tokens_total", "counter", "Drafts verified.",
+            (double)st->spec_draft_tokens);
+    put_one(m, b, "vllm:spec_decode_num_accepted_tokens_total", "counter", "Drafts accepted.",
+            (double)st->spec_accepted_tokens);
+    prom_family(b, by_place, "counter", "Drafts accepted, by their place in the draft.");
+    for (uint32_t i = 0; i < n && i < SPEC_MAX_TOKENS; i++) {
+        char place[8];
+
+        snprintf(place, sizeof place, "%u", i);
+        put_labelled(m, b, by_place, "position", place, (double)st->spec_accepted_pos[i]);
+    }
 }
 
 static void put_transfer(struct metrics *m, struct buf *b, const struct engine_stats *st)
@@ -375,10 +431,12 @@ static void put_http_seconds(const struct metrics *m, struct buf *b, uint32_t fi
     buf_finish(&l);
 }
 
-/* The size is by handler alone. */
-static void put_http_size(const struct metrics *m, struct buf *b, uint32_t first)
+/* Sizes are by handler alone. */
+static void put_http_size(const struct metrics *m, struct buf *b, uint32_t first, bool of_reply)
 {
+    const char *name = of_reply ? "http_response_size_bytes" : "http_request_size_bytes";
     uint64_t n = 0, bytes = 0;
+    char full[64];
     struct buf l;
 
     for (uint32_t i = 0; i < m->n_series; i++) {
@@ -389,12 +447,14 @@ static void put_http_size(const struct metrics *m, struct buf *b, uint32_t first
         if (i < first)
             return; /* printed with the earlier one */
         n += s->n;
-        bytes += s->bytes;
+        bytes += of_reply ? s->reply_bytes : s->request_bytes;
     }
     buf_init(&l, BUF_MAX_LINE);
     prom_label(&l, "handler", m->series[first].handler);
-    prom_value(b, "http_request_size_bytes_count", buf_str(&l), (double)n);
-    prom_value(b, "http_request_size_bytes_sum", buf_str(&l), (double)bytes);
+    snprintf(full, sizeof full, "%s_count", name);
+    prom_value(b, full, buf_str(&l), (double)n);
+    snprintf(full, sizeof full, "%s_sum", name);
+    prom_value(b, full, buf_str(&l), (double)bytes);
     buf_finish(&l);
 }
 
@@ -413,7 +473,10 @@ static void put_http(const struct metrics *m, struct buf *b)
         put_http_seconds(m, b, i);
     prom_family(b, "http_request_size_bytes", "summary", "Bodies of requests by handler.");
     for (uint32_t i = 0; i < m->n_series; i++)
-        put_http_size(m, b, i);
+        put_http_size(m, b, i, false);
+    prom_family(b, "http_response_size_bytes", "summary", "Bodies of replies by handler.");
+    for (uint32_t i = 0; i < m->n_series; i++)
+        put_http_size(m, b, i, true);
     prom_family(b, "http_request_duration_highr_seconds", "histogram",
                 "Time to the head of the reply, all handlers.");
     prom_hist_put(b, "http_request_duration_highr_seconds", "", &m->http_fine);
@@ -444,6 +507,7 @@ int metrics_render(struct metrics *m, struct serve *s, struct buf *b)
         prom_family(b, hists[i].name, "histogram", hists[i].help);
         prom_hist_put(b, hists[i].name, buf_str(&m->labels), &m->hist[i]);
     }
+    put_drafts(m, b, &st, s->cfg->n_draft_tokens);
     put_transfer(m, b, &st);
     put_cache_config(s, b);
     put_http(m, b);

@@ -26,9 +26,12 @@ void metrics_request(struct metrics *m, const struct metrics_request *r);
 void metrics_first_token(struct metrics *m, double seconds);
 void metrics_inter_token(struct metrics *m, double seconds);
 
-/* One HTTP reply (a stream: its start). handler is static text: the route's path. */
+/* A request that found the queue full (--max-num-queued-reqs). */
+void metrics_rejected(struct metrics *m);
+
+/* One HTTP reply (a stream: its start, with 0 reply_bytes). handler is static text: the route's path. */
 void metrics_http(struct metrics *m, const char *handler, const char *method, int status,
-                  double seconds, uint64_t request_bytes);
+                  double seconds, uint64_t request_bytes, uint64_t reply_bytes);
 
 /* Takes over what the engine has measured since the last call: often, for it keeps only so much. */
 void metrics_collect(struct metrics *m, struct engine *e);

@@ -21,7 +21,7 @@ static int show(struct shown *out, const struct choice *c, const struct engine_l
     char *text = NULL;
     int st;
 
-    if (c->g->req.tokens_as_ids) {
+    if (c->g->req.tokens_as_ids || !tok) {
         text = malloc(32);
         if (!text)
             return ERR_NOMEM;
@@ -35,7 +35,8 @@ static int show(struct shown *out, const struct choice *c, const struct engine_l
                                    .id = l->id,
                                    .rank = l->rank,
                                    .logprob = (double)l->logprob };
-    out->p.bytes = tokenizer_bytes(tok, l->id, &out->p.n_bytes);
+    if (tok)
+        out->p.bytes = tokenizer_bytes(tok, l->id, &out->p.n_bytes);
     return 0;
 }
 
@@ -134,6 +135,8 @@ int output_echo(struct choice *c)
     p = &r->prompts[c->index / r->n];
     if (p->text)
         return buf_append(&c->text, p->text, p->len);
+    if (!c->g->s->tok)
+        return 0;
     if ((st = tokenizer_decode(c->g->s->tok, p->ids, p->n_ids, r->skip_special, &text, &len)) < 0)
         return st;
     st = buf_append(&c->text, text ? text : "", len);
@@ -213,7 +216,7 @@ int output_token(struct choice *c, const struct engine_event *ev)
     c->n_out++;
     c->n_unsent++;
     buf_reset(&c->raw);
-    if (r->include_stop || !is_end_token(c, ev->token))
+    if (c->detok.tok && (r->include_stop || !is_end_token(c, ev->token)))
         st = detok_push(&c->detok, ev->token, &c->raw);
     if (st == 0)
         st = pass_text(c);

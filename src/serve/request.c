@@ -50,12 +50,31 @@ static int too_long(const struct serve *s, const struct oai_request *r, uint32_t
                     s->info.max_model_len, n);
 }
 
-int request_text_fits(const struct serve *s, const char *param, size_t len, struct oai_error *e)
+int request_needs_text(const struct serve *s, const char *param, const char *what,
+                       struct oai_error *e)
+{
+    if (s->tok)
+        return 0;
+    return oai_fail(
+        e, 400, oai_error_type(400), param,
+        "%s cannot be taken: this server runs without a tokenizer "
+        "(--skip-tokenizer-init); /v1/completions takes token ids as prompt and answers "
+        "with return_token_ids",
+        what);
+}
+
+int request_text_fits(const struct serve *s, const char *param, size_t len, bool truncated,
+                      struct oai_error *e)
 {
     size_t most = tokenizer_text_limit(s->tok, s->info.max_model_len);
 
-    if (len <= most)
+    if (len <= most || (truncated && len <= REQUEST_MAX_TRUNCATED))
         return 0;
+    if (truncated)
+        return oai_fail(e, 400, oai_error_type(400), param,
+                        "a text of %zu bytes is too long to be truncated, at most %u are; shorten "
+                        "the prompt",
+                        len, REQUEST_MAX_TRUNCATED);
     return oai_fail(e, 400, oai_error_type(400), param,
                     "the context of this model is %u tokens, which is a text of %zu bytes at most, "
                     "but this one has %zu; shorten the prompt",
@@ -68,6 +87,12 @@ int request_not_encoded(const char *param, int st, struct oai_error *e)
         return oai_fail(e, 503, oai_error_type(503), NULL, "the server is out of memory");
     return oai_fail(e, 400, oai_error_type(400), param, "the text cannot be tokenized: %s",
                     status_text(st));
+}
+
+int request_encoder_full(struct oai_error *e)
+{
+    return oai_fail(e, 503, oai_error_type(503), NULL,
+                    "too many long texts are waiting to be tokenized; try again later");
 }
 
 static int limit_too_high(const struct serve *s, const struct oai_request *r, uint32_t n,

@@ -89,10 +89,10 @@ void send_reply(struct gen *g)
     detach(g);
     if (!views || oai_put_reply(&b, &head, views, g->n_choices, &usage, g->s->cfg->response_role,
                                 g->choices[0].kv, shown_prompt(g)) < 0) {
-        api_account(g->s, http, g->handler, 500);
+        api_account(g->s, http, g->handler, 500, 0);
         http_reply(http, 500, NULL, NULL, 0);
     } else {
-        api_account(g->s, http, g->handler, 200);
+        api_account(g->s, http, g->handler, 200, b.len);
         http_reply(http, 200, "application/json", b.data, b.len);
     }
     buf_finish(&b);
@@ -131,7 +131,7 @@ static int start_stream(struct gen *g, struct buf *b)
     struct oai_head head = head_of(g);
 
     g->started = true;
-    api_account(g->s, g->http, g->handler, 200);
+    api_account(g->s, g->http, g->handler, 200, 0);
     http_set_header(g->http, "Cache-Control", "no-cache");
     http_reply_start(g->http, 200, STREAM_TYPE);
     for (uint32_t i = 0; g->req.kind == OAI_CHAT && i < g->n_choices; i++) {
@@ -225,7 +225,7 @@ void send_error(struct gen *g, const struct oai_error *e)
         http_reply_end(http);
     } else {
         oai_put_error(&b, e);
-        api_account(g->s, http, g->handler, e->code);
+        api_account(g->s, http, g->handler, e->code, b.len);
         if (e->code == 503)
             http_set_header(http, "Retry-After", "1");
         http_reply(http, e->code, "application/json", buf_str(&b), b.len);

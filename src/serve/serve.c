@@ -7,6 +7,7 @@
 #include "net/http_server.h"
 #include "net/loop.h"
 #include "serve/bootstrap.h"
+#include "serve/encode.h"
 #include "serve/gen.h"
 #include "serve/metrics.h"
 #include "serve/state.h"
@@ -19,6 +20,17 @@
 #define STATS_SECONDS 10.0
 
 /* ---- a line of figures now and then ---- */
+
+static void log_drafts(const struct engine_stats *now, const struct engine_stats *before)
+{
+    uint64_t steps = now->spec_drafts - before->spec_drafts;
+    uint64_t drafts = now->spec_draft_tokens - before->spec_draft_tokens;
+    uint64_t accepted = now->spec_accepted_tokens - before->spec_accepted_tokens;
+
+    if (steps > 0)
+        log_info("drafts: %.1f %% accepted, %.2f tokens a step",
+                 100.0 * (double)accepted / (double)drafts, 1 + (double)accepted / (double)steps);
+}
 
 static void log_stats(void *arg)
 {
@@ -35,6 +47,7 @@ static void log_stats(void *arg)
             (double)(now.sched.generation_tokens - before.sched.generation_tokens) / STATS_SECONDS,
             now.sched.n_running, now.sched.n_waiting + now.sched.n_waiting_kv,
             now.sched.blocks_total ? 100.0 * now.sched.blocks_used / now.sched.blocks_total : 0);
+    log_drafts(&now, &before);
     s->logged = now;
 }
 
@@ -55,7 +68,7 @@ static bool is_busy(struct serve *s)
     if (!s->engine)
         return false;
     engine_stats(s->engine, &st);
-    return s->n_gens > 0 || st.transfer.leases > 0;
+    return s->n_gens > 0 || s->n_intakes > 0 || st.transfer.leases > 0;
 }
 
 static void drain_poll(void *arg)
@@ -64,8 +77,10 @@ static void drain_poll(void *arg)
 
     if (is_busy(s) && clock_now() < s->drain_deadline)
         return;
-    if (s->n_gens > 0)
-        log_warning("%u requests are still running: they end with an error", s->n_gens);
+    if (s->n_gens + s->n_intakes > 0)
+        log_warning("%u requests are still running: they end with an error",
+                    s->n_gens + s->n_intakes);
+    intake_abort_all(s, 503, "the server is shutting down");
     gen_abort_all(s, 503, "the server is shutting down");
     loop_timer_destroy(s->drain_timer);
     s->drain_timer = NULL;
@@ -82,8 +97,8 @@ void serve_stop(struct serve *s)
         loop_stop(s->loop);
         return;
     }
-    log_info("shutting down: new requests get 503, %u running ones have %g s to finish", s->n_gens,
-             s->cfg->shutdown_timeout);
+    log_info("shutting down: new requests get 503, %u running ones have %g s to finish",
+             s->n_gens + s->n_intakes, s->cfg->shutdown_timeout);
     s->phase = SERVE_DRAINING;
     s->drain_deadline = clock_now() + s->cfg->shutdown_timeout;
     if (loop_timer_create(&s->drain_timer, s->loop, drain_poll, s) < 0) {
@@ -178,6 +193,7 @@ void serve_destroy(struct serve *s)
     load_join(s);
     http_server_destroy(s->query);
     http_server_destroy(s->http); /* clients are told first, then the work behind them ends */
+    encoder_destroy(s->encoder);
     bootstrap_destroy(s->bootstrap);
     engine_close(s->engine);
     gen_free_all(s);

@@ -15,10 +15,12 @@
 
 struct bootstrap;
 struct cache_reset;
+struct encoder;
 struct gen;
 struct loaded;
 struct http_req;
 struct http_server;
+struct intake;
 struct loop;
 struct loop_timer;
 struct metrics;
@@ -43,7 +45,8 @@ struct serve {
 
     struct engine *engine; /* NULL while loading */
     struct engine_info info;
-    struct tokenizer *tok;
+    struct tokenizer *tok;     /* NULL with --skip-tokenizer-init: no texts */
+    struct encoder *encoder;   /* NULL where tok is */
     struct template *template; /* NULL: the model has none */
     const char *model_name;    /* the first served name */
     char fingerprint[96];      /* system_fingerprint, "" for none */
@@ -52,7 +55,9 @@ struct serve {
     uint64_t n_seeded; /* requests that got a seed from --seed so far */
 
     struct metrics *metrics;
-    struct gen *gens; /* all requests that are not over */
+    struct intake *intakes; /* requests whose texts are being encoded */
+    uint32_t n_intakes;
+    struct gen *gens; /* all other requests that are not over */
     uint32_t n_gens;
     struct gen *dirty;          /* those with output to send */
     struct cache_reset *resets; /* of the prefix cache, not answered yet */
@@ -85,8 +90,9 @@ void api_reply_buf(struct serve *s, struct http_req *r, int status, struct buf *
 void api_reply_json(struct serve *s, struct http_req *r, int status, json_t *json); /* takes json */
 void api_reply_error(struct serve *s, struct http_req *r, const struct oai_error *e);
 void api_reply_status(struct serve *s, struct http_req *r, int status, const char *message);
-/* The first line of the access log and the counters, for a reply that api.c does not send. */
-void api_account(struct serve *s, struct http_req *r, const char *handler, int status);
+/* The first line of the access log and the counters, for a reply that api.c does not send. len: of its
+ * body; 0 for a stream. */
+void api_account(struct serve *s, struct http_req *r, const char *handler, int status, size_t len);
 #define API_MAX_ID 240          /* bytes of a request id that a client gives */
 bool api_id_ok(const char *id); /* visible ASCII, not too long */
 /* The client's X-Request-Id if it can be one, else NULL. Borrowed. */
@@ -103,6 +109,9 @@ typedef void serve_handler(struct serve *s, struct http_req *r);
 serve_handler on_completions, on_chat, on_models, on_model, on_tokenize, on_detokenize,
     on_tokenizer_info, on_ready, on_version, on_load, on_metrics, on_reset_cache, on_kv_release,
     on_server_info, on_query;
+
+/* completions.c: answers all that wait for their texts to be encoded. */
+void intake_abort_all(struct serve *s, int code, const char *message);
 
 /* auth.c: whether the request may pass. True without keys. */
 bool auth_ok(const struct serve *s, struct http_req *r);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "net/http_server.h"
+#include "serve/encode.h"
 #include "serve/gen.h"
 #include "text/tokenizer.h"
 
@@ -97,30 +98,123 @@ static json_t *piece_list(const struct tokenizer *tok, const int32_t *ids, size_
     return list;
 }
 
-static int tokenize(struct serve *s, const json_t *body, json_t **out, struct oai_error *e)
+/* ---- /tokenize ---- */
+
+/* A text on its way to token ids, like completions.c's: a long one by the encoder's thread. */
+struct tokenizing {
+    struct serve *s;
+    struct http_req *http; /* NULL: the client has left */
+    const char *handler;
+    struct oai_text text;
+    bool chat, strs;
+    struct encode_item item;
+    struct encode_task task;
+};
+
+static void tokenizing_destroy(struct tokenizing *t)
 {
-    struct oai_text text = { 0 };
-    bool chat, special, strs;
-    int32_t *ids = NULL;
-    size_t n = 0;
+    free(t->item.ids);
+    free(t->text.s);
+    free(t);
+}
+
+static int read_body(struct tokenizing *t, const json_t *body, struct oai_error *e)
+{
+    struct serve *s = t->s;
+    bool special;
     int st;
 
-    if ((st = check_model(s, body, e)) < 0 || (st = text_of(s, body, &text, &chat, e)) < 0)
+    if ((st = request_needs_text(s, NULL, "a text", e)) < 0 || (st = check_model(s, body, e)) < 0 ||
+        (st = text_of(s, body, &t->text, &t->chat, e)) < 0 ||
+        (st = get_bool(body, "add_special_tokens", !t->chat, &special, e)) < 0 ||
+        (st = get_bool(body, "return_token_strs", false, &t->strs, e)) < 0 ||
+        (st = request_text_fits(s, t->chat ? "messages" : "prompt", t->text.len, false, e)) < 0)
         return st;
-    if ((st = get_bool(body, "add_special_tokens", !chat, &special, e)) == 0 &&
-        (st = get_bool(body, "return_token_strs", false, &strs, e)) == 0 &&
-        (st = request_text_fits(s, chat ? "messages" : "prompt", text.len, e)) == 0 &&
-        (st = tokenizer_encode(s->tok, text.s, text.len, special ? TOK_ADD_SPECIAL : 0, &ids, &n)) <
-            0)
-        request_not_encoded(chat ? "messages" : "prompt", st, e);
-    if (st == 0)
-        *out = json_pack("{sI si so so}", "count", (json_int_t)n, "max_model_len",
-                         (int)s->info.max_model_len, "tokens", token_list(ids, n), "token_strs",
-                         strs ? piece_list(s->tok, ids, n) : json_null());
-    free(ids);
-    free(text.s);
-    return st;
+    t->item = (struct encode_item){ .text = t->text.s, .len = t->text.len };
+    t->task.flags = special ? TOK_ADD_SPECIAL : 0;
+    return 0;
 }
+
+static void reply_tokens(struct tokenizing *t)
+{
+    const struct encode_item *it = &t->item;
+    struct serve *s = t->s;
+    struct oai_error e;
+
+    s->handler = t->handler;
+    if (it->status < 0) {
+        request_not_encoded(t->chat ? "messages" : "prompt", it->status, &e);
+        api_reply_error(s, t->http, &e);
+        return;
+    }
+    api_reply_json(s, t->http, 200,
+                   json_pack("{sI si so so}", "count", (json_int_t)it->n, "max_model_len",
+                             (int)s->info.max_model_len, "tokens", token_list(it->ids, it->n),
+                             "token_strs",
+                             t->strs ? piece_list(s->tok, it->ids, it->n) : json_null()));
+}
+
+static void on_encoded(void *arg)
+{
+    struct tokenizing *t = arg;
+
+    if (t->http) {
+        http_off_close(t->http);
+        reply_tokens(t);
+    }
+    tokenizing_destroy(t);
+}
+
+static void client_left(void *arg)
+{
+    struct tokenizing *t = arg;
+
+    t->http = NULL;
+}
+
+static int encode(struct tokenizing *t, struct oai_error *e)
+{
+    t->task.items = &t->item;
+    t->task.n_items = 1;
+    t->task.done = on_encoded;
+    t->task.arg = t;
+    if (t->item.len <= ENCODE_MAX_INLINE) {
+        encode_run(t->s->tok, &t->task, NULL);
+        on_encoded(t);
+        return 0;
+    }
+    if (encoder_push(t->s->encoder, &t->task) < 0)
+        return request_encoder_full(e);
+    http_on_close(t->http, client_left, t);
+    return 0;
+}
+
+void on_tokenize(struct serve *s, struct http_req *r)
+{
+    struct tokenizing *t = calloc(1, sizeof *t);
+    struct oai_error e;
+    json_t *body;
+    size_t len;
+    const char *text = http_body(r, &len);
+    int st;
+
+    if (!t) {
+        api_reply_status(s, r, 503, "the server is out of memory");
+        return;
+    }
+    *t = (struct tokenizing){ .s = s, .http = r, .handler = s->handler };
+    st = oai_parse_object(&body, text, len, &e);
+    if (st == 0) {
+        st = read_body(t, body, &e);
+        json_decref(body);
+    }
+    if (st < 0 || encode(t, &e) < 0) {
+        api_reply_error(s, r, &e);
+        tokenizing_destroy(t);
+    }
+}
+
+/* ---- the rest ---- */
 
 static int detokenize(struct serve *s, const json_t *body, json_t **out, struct oai_error *e)
 {
@@ -157,9 +251,7 @@ static int detokenize(struct serve *s, const json_t *body, json_t **out, struct 
     return 0;
 }
 
-typedef int convert_fn(struct serve *s, const json_t *body, json_t **out, struct oai_error *e);
-
-static void convert(struct serve *s, struct http_req *r, convert_fn *fn)
+void on_detokenize(struct serve *s, struct http_req *r)
 {
     struct oai_error e;
     json_t *body, *out = NULL;
@@ -168,7 +260,8 @@ static void convert(struct serve *s, struct http_req *r, convert_fn *fn)
     int st = oai_parse_object(&body, text, len, &e);
 
     if (st == 0) {
-        st = fn(s, body, &out, &e);
+        if ((st = request_needs_text(s, NULL, "a list of ids", &e)) == 0)
+            st = detokenize(s, body, &out, &e);
         json_decref(body);
     }
     if (st < 0)
@@ -177,24 +270,19 @@ static void convert(struct serve *s, struct http_req *r, convert_fn *fn)
         api_reply_json(s, r, 200, out);
 }
 
-void on_tokenize(struct serve *s, struct http_req *r)
-{
-    convert(s, r, tokenize);
-}
-
-void on_detokenize(struct serve *s, struct http_req *r)
-{
-    convert(s, r, detokenize);
-}
-
 void on_tokenizer_info(struct serve *s, struct http_req *r)
 {
     static const char *const names[] = { "bos_token", "eos_token", "pad_token", "unk_token" };
-    const char *chat = tokenizer_chat_template(s->tok);
+    const char *chat = s->tok ? tokenizer_chat_template(s->tok) : NULL;
+    struct oai_error e;
     json_t *o;
 
     if (!s->cfg->tokenizer_info) {
         api_reply(s, r, 404, "application/json", "{\"detail\":\"Not Found\"}", 22);
+        return;
+    }
+    if (request_needs_text(s, NULL, "a question about the tokenizer", &e) < 0) {
+        api_reply_error(s, r, &e);
         return;
     }
     o = json_pack("{ss}", "tokenizer_class", "ByteLevelBPE");

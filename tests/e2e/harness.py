@@ -54,6 +54,15 @@ def configure(args):
     os.makedirs(Config.logs, exist_ok=True)
 
 
+def shared(*path):
+    """A file or folder of the material that lies beside the checkout; skips the test without it."""
+    top = os.environ.get("SLUICE_SHARED") or os.path.join(os.path.dirname(ROOT), "shared")
+    found = os.path.join(top, *path)
+    if not os.path.exists(found):
+        raise unittest.SkipTest(f"{found} is not there")
+    return found
+
+
 def demo_model():
     return subprocess.run([os.path.join(ROOT, "scripts", "model"), "--path"], stdout=subprocess.PIPE,
                           text=True, check=True).stdout.strip()
@@ -142,6 +151,10 @@ class Server:
     def signal(self, number):
         self.child.send_signal(number)
 
+    def wait_end(self, timeout=STOP_TIMEOUT):
+        """For one that is to end by itself: its exit status."""
+        return self.child.wait(timeout * Config.slow)
+
     def running(self):
         return self.child is not None and self.child.poll() is None
 
@@ -206,10 +219,10 @@ BASE = ["--host", client.HOST, "--served-model-name", MODEL_NAME]
 SIZE = ["--max-model-len", 2304, "--num-gpu-blocks-override", 640, "--block-size", 16]
 
 
-def serve(name, args=None, role=None, kv=None, env=None, port=None, size=None, kv_port=None):
+def serve(name, args=None, role=None, kv=None, env=None, port=None, size=None, kv_port=None, model=None):
     """A `sluice serve` that is not started yet. kv: more members of the transfer configuration."""
     ports = [port or free_ports(1)[0]]
-    command = ["serve", Config.model, *BASE, "--port", ports[0], *(size or SIZE), *(args or [])]
+    command = ["serve", model or Config.model, *BASE, "--port", ports[0], *(size or SIZE), *(args or [])]
     if role:
         ports.append(kv_port or free_ports(1)[0])
         command += kv_config(role, ports[1], **(kv or {}))
@@ -276,10 +289,11 @@ class Fleet:
 
 
 def deployment(n_decode=1, p_args=None, d_args=None, p_size=None, d_size=None, p_kv=None, d_kv=None,
-               proxy_args=None, env=None):
+               proxy_args=None, env=None, model=None):
     """P, n_decode D and the proxy in front; started. Also as .p, .ds, .d, .proxy."""
-    p = serve("P", p_args, "kv_producer", p_kv, env, size=p_size)
-    ds = [serve(f"D{i + 1}", d_args, "kv_consumer", d_kv, env, size=d_size) for i in range(n_decode)]
+    p = serve("P", p_args, "kv_producer", p_kv, env, size=p_size, model=model)
+    ds = [serve(f"D{i + 1}", d_args, "kv_consumer", d_kv, env, size=d_size, model=model)
+          for i in range(n_decode)]
     fleet = Fleet(p, *ds).start()
     fleet.p, fleet.ds, fleet.d = p, ds, ds[0]
     fleet.proxy = fleet.add(proxy([p], ds, proxy_args))

@@ -124,6 +124,7 @@ static bool in_stops(const struct sampling *s, int32_t id)
 static void answer(struct fake_request *r, const struct sampling *s)
 {
     size_t n = strlen(fake.text);
+    double began = clock_now();
 
     push(r, ENGINE_START);
     if (s->prompt_logprobs >= 0)
@@ -132,6 +133,8 @@ static void answer(struct fake_request *r, const struct sampling *s)
         int32_t token = fake.end_token && i == n ? 257 : (unsigned char)fake.text[i % n];
 
         fake_token(r, token);
+        if (fake.one_step)
+            queue[(q_head + q_n - 1) % MAX_EVENTS].time = began;
         if (token == 257 || in_stops(s, token)) {
             fake_end(r, FINISH_STOP, 0, NULL);
             if (token != 257)
@@ -152,6 +155,12 @@ int engine_open(struct engine **out, const struct engine_options *opt, struct er
     pthread_mutex_unlock(&lock);
     if (failing)
         return err_set(e, ERR_BADMSG, "the file is broken");
+    fake.opened = opt->model;
+    fake.n_draft_tokens = opt->n_draft_tokens;
+    snprintf(fake.overrides, sizeof fake.overrides, "%s",
+             opt->model.hf_overrides ? opt->model.hf_overrides : "");
+    snprintf(fake.quantization, sizeof fake.quantization, "%s",
+             opt->model.quantization ? opt->model.quantization : "");
     the_engine.opt = *opt;
     the_engine.model = (struct model_config){ .vocab = FAKE_VOCAB, .eos = { 257 }, .n_eos = 1 };
     *out = &the_engine;
@@ -306,7 +315,12 @@ void fake_reset_done(void)
 void engine_stats(struct engine *e, struct engine_stats *out)
 {
     (void)e;
-    *out = (struct engine_stats){ .sched = { .blocks_total = 300 }, .transfer = fake.stats };
+    *out = (struct engine_stats){ .sched = { .blocks_total = 300 },
+                                  .transfer = fake.stats,
+                                  .spec_drafts = fake.spec[0],
+                                  .spec_draft_tokens = fake.spec[1],
+                                  .spec_accepted_tokens = fake.spec[2] + fake.spec[3],
+                                  .spec_accepted_pos = { fake.spec[2], fake.spec[3] } };
 }
 
 uint32_t engine_step_sizes(struct engine *e, uint32_t *out, uint32_t max)
@@ -327,11 +341,14 @@ uint32_t engine_pull_times(struct engine *e, double *out, uint32_t max)
 
 /* ---- model.h ---- */
 
-int model_read_config(struct model_config *out, const char *path, struct err *e)
+int model_read_config(struct model_config *out, const char *path, const char *hf_overrides,
+                      struct err *e)
 {
     (void)path;
     (void)e;
-    *out = (struct model_config){ .max_position = 8192 };
+    *out = (struct model_config){ .arch = "FakeForCausalLM",
+                                  .max_position = hf_overrides ? 16384 : 8192,
+                                  .mtp_layers = fake.mtp_layers };
     return 0;
 }
 
@@ -356,13 +373,15 @@ static void byte_text(char out[3], int byte)
 
 int model_load_tokenizer(struct tokenizer **out, const char *path, struct err *e)
 {
-    static const char *const special[] = { "<|im_start|>", "<|im_end|>", "<|endoftext|>" };
+    static const char *const special[] = { "<|im_start|>", "<|im_end|>", "<|endoftext|>",
+                                           FAKE_LONG_TOKEN };
     static char text[256][3];
-    const char *tokens[259];
-    int32_t types[259];
+    const char *tokens[260];
+    int32_t types[260];
 
-    (void)path;
-    for (int i = 0; i < 259; i++) {
+    if (fake.no_tokenizer)
+        return err_set(e, ERR_NOTFOUND, "%s: there is no tokenizer.json", path);
+    for (int i = 0; i < 260; i++) {
         if (i < 256)
             byte_text(text[i], i);
         tokens[i] = i < 256 ? text[i] : special[i - 256];
@@ -372,7 +391,7 @@ int model_load_tokenizer(struct tokenizer **out, const char *path, struct err *e
         out,
         &(struct tokenizer_gguf){
             .pre = "smollm",
-            .n_tokens = 259,
+            .n_tokens = 260,
             .tokens = tokens,
             .types = types,
             .bos = 256,

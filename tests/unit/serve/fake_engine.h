@@ -1,5 +1,5 @@
 /* An engine that follows a script: the same symbols as src/engine, no model. Token ids below 256 are
- * bytes; 256 <|im_start|>, 257 <|im_end|> (the end token), 258 <|endoftext|>. Loop thread only, but for
+ * bytes; 256 <|im_start|>, 257 <|im_end|> (the end token), 258 <|endoftext|>, 259 a long one. Loop thread only, but for
  * engine_open. */
 #ifndef FAKE_ENGINE_H
 #define FAKE_ENGINE_H
@@ -9,6 +9,8 @@
 #define FAKE_VOCAB    49152
 #define FAKE_CONTEXT  4096
 #define FAKE_REQUESTS 64
+/* Texts of few tokens may be long. */
+#define FAKE_LONG_TOKEN "<|------------------------------------------------------------|>"
 
 struct fake_request {
     uint64_t id;
@@ -33,9 +35,16 @@ extern struct fake {
     void (*on_submit)(struct fake_request *r);
     int reset_status;
     bool is_producer;            /* engine_info has a KV port */
+    bool no_tokenizer;           /* the model's folder has none */
+    uint32_t mtp_layers;         /* of the model */
+    bool one_step;               /* all tokens of an answer come in one step */
     struct transfer_stats stats; /* of engine_stats */
+    uint64_t spec[4]; /* of engine_stats: drafts, their tokens, accepted at places 0 and 1 */
 
     /* What it sees. */
+    struct model_options opened; /* by engine_open; its texts are gone, but for: */
+    char overrides[256], quantization[32];
+    uint32_t n_draft_tokens;
     struct fake_request req[FAKE_REQUESTS];
     uint32_t n_req, n_cancelled, n_released, n_released_remote, n_refused, n_probed;
     struct kv_params released_remote; /* the last; without block ids */

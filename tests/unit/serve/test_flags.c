@@ -151,7 +151,10 @@ static void deployment_lines(void **state)
     snprintf(line, sizeof line, PREFILL, "", 2, 8);
     must_fail(line, "prefill.tp_size is 8, but this build serves one rank");
     snprintf(line, sizeof line, PREFILL, "--quantization ascend", 1, 1);
-    must_fail(line, "--quantization ascend");
+    r = parse(line);
+    assert_string_equal(r->e.text, "");
+    assert_string_equal(r->cfg.quantization, "ascend");
+    done(r);
     must_parse(
         "/w --host 0.0.0.0 --port 1 --data-parallel-size 1 --data-parallel-rank 0 "
         "--data-parallel-address 192.0.0.3 --data-parallel-rpc-port 12321 "
@@ -264,14 +267,14 @@ static void what_is_not_here_is_refused(void **state)
 {
     static const char *const rows[][2] = {
         { "--enable-lora", "LoRA" },
-        { "--speculative-config {\"method\":\"mtp\"}", "speculation" },
         { "-pp 2", "--pipeline-parallel-size 2" },
         { "-dp 2", "--data-parallel-size 2" },
         { "--nnodes 2", "one rank" },
         { "--tool-call-parser hermes", "tool-call parser" },
         { "--enable-auto-tool-choice", "tool-call parser" },
         { "--reasoning-parser x", "reasoning parser" },
-        { "--hf-overrides {\"a\":1}", "as it is" },
+        { "--hf-overrides [1]", "a JSON object is wanted" },
+        { "--tokens-only", "--skip-tokenizer-init serves" },
         { "--logprobs-mode processed_logits", "raw_logprobs" },
         { "--kv-cache-dtype fp8", "not one of" },
         { "--runner pooling", "not one of" },
@@ -292,6 +295,77 @@ static void what_is_not_here_is_refused(void **state)
     must_parse(
         "m --no-enable-lora --hf-overrides {} --logprobs-mode raw_logprobs -tp 1 -pp 1 -dp 1 "
         "--speculative-config None --quantization None --reasoning-parser None");
+}
+
+static void drafts_are_counted(void **state)
+{
+    static const struct {
+        const char *line;
+        uint32_t n;
+    } rows[] = {
+        { "--speculative-config {\"method\":\"deepseek_mtp\",\"num_speculative_tokens\":2}", 2 },
+        { "--speculative-config '{\"num_speculative_tokens\": 1, \"method\": \"mtp\"}'", 1 },
+        { "-sc {\"method\":\"mtp\"}", 1 },
+        { "-sc.method mtp -sc.num_speculative_tokens 3", 3 },
+        { "--spec-method mtp --spec-tokens 4 --spec-model m", 4 },
+        { "-sc {\"method\":\"mtp\",\"enforce_eager\":true} --spec-tokens 2", 2 },
+        { "--speculative-config {}", 0 },
+        { "--speculative-config None", 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char line[256];
+        struct run *r;
+
+        snprintf(line, sizeof line, "m %s", rows[i].line);
+        r = parse(line);
+        assert_string_equal(r->e.text, "");
+        assert_int_equal(r->cfg.n_draft_tokens, rows[i].n);
+        done(r);
+    }
+}
+
+static void speculation_of_other_kinds_is_refused(void **state)
+{
+    static const char *const rows[][2] = {
+        { "-sc {\"method\":\"eagle3\"}", "method 'eagle3' is not part of this build" },
+        { "-sc {\"method\":\"ngram\",\"num_speculative_tokens\":3}", "mtp (also called" },
+        { "-sc {\"num_speculative_tokens\":3}", "method is missing" },
+        { "--spec-tokens 3", "method is missing" },
+        { "-sc {\"methd\":\"mtp\"}", "unknown key 'methd'; did you mean 'method'?" },
+        { "-sc {\"method\":\"mtp\",\"num_speculative_tokens\":0}", "1 or more" },
+        { "-sc {\"method\":\"mtp\",\"num_speculative_tokens\":\"1\"}", "1 or more" },
+        { "-sc {\"method\":\"mtp\",\"num_speculative_tokens\":9}", "is 9, at most 8 are drafted" },
+        { "-sc {\"method\":1}", "method must be a text" },
+        { "-sc {\"method\":\"mtp\",\"model\":\"/other\"}",
+          "model '/other' is another one than 'm'" },
+        { "-sc {\"method\":\"mtp\"} --spec-method mtp", "--spec-method is given too" },
+        { "-sc {\"method\":\"mtp\",\"num_speculative_tokens\":1} --spec-tokens 1",
+          "--spec-tokens is given too" },
+    };
+    char line[256];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        snprintf(line, sizeof line, "m %s", rows[i][0]);
+        must_fail(line, rows[i][1]);
+    }
+}
+
+static void what_the_model_is_told(void **state)
+{
+    struct run *r = parse("m --trust-remote-code --skip-tokenizer-init --hf-overrides "
+                          "{\"a\":{\"b\":1}} --hf-overrides.a.c x");
+
+    (void)state;
+    assert_string_equal(r->e.text, "");
+    assert_true(r->cfg.skip_tokenizer);
+    assert_int_equal(json_object_size(json_object_get(r->cfg.hf_overrides, "a")), 2);
+    done(r);
+    r = parse("m --no-skip-tokenizer-init");
+    assert_false(r->cfg.skip_tokenizer);
+    done(r);
 }
 
 static void secrets_are_not_shown(void **state)
@@ -396,6 +470,9 @@ int main(void)
         cmocka_unit_test(connector_settings_are_read),
         cmocka_unit_test(peers_and_the_bootstrap_port),
         cmocka_unit_test(what_is_not_here_is_refused),
+        cmocka_unit_test(drafts_are_counted),
+        cmocka_unit_test(speculation_of_other_kinds_is_refused),
+        cmocka_unit_test(what_the_model_is_told),
         cmocka_unit_test(secrets_are_not_shown),
         cmocka_unit_test(a_yaml_file_comes_before_the_line),
         cmocka_unit_test(the_table_is_sound),

@@ -10,77 +10,11 @@
 
 #include "base/log.h"
 #include "base/status.h"
-#include "client.h"
 #include "fake_engine.h"
+#include "front.h"
 #include "net/http_server.h"
 #include "net/loop.h"
-#include "serve/config.h"
-#include "serve/serve.h"
-
-/* ---- one front ---- */
-
-static struct rig {
-    struct serve_config cfg;
-    const char *names[1], *keys[1];
-    struct loop *loop;
-    struct serve *s;
-    struct http_client *client;
-    uint16_t port;
-    struct reply r;
-} rig;
-
-static void configure(void)
-{
-    rig.names[0] = "M";
-    rig.cfg = (struct serve_config){ .host = "127.0.0.1",
-                                     .served_names = { rig.names, 1 },
-                                     .allowed_origins = "[\"http://a\"]",
-                                     .max_header_bytes = 65536,
-                                     .max_body_bytes = 1 << 20,
-                                     .keep_alive = 5,
-                                     .stall_timeout = 60,
-                                     .no_access_log = true,
-                                     .no_log_stats = true,
-                                     .response_role = "assistant",
-                                     .stream_interval = 1,
-                                     .max_logprobs = 20,
-                                     .fingerprint_mode = "full",
-                                     .generation_config = "vllm",
-                                     .model = "MODEL",
-                                     .dtype = "auto",
-                                     .policy = "fcfs",
-                                     .tokenizer_info = true,
-                                     .shutdown_timeout = 5 };
-}
-
-static void start(void)
-{
-    struct err e = { "" };
-
-    assert_int_equal(loop_create(&rig.loop, &e), 0);
-    if (serve_create(&rig.s, &rig.cfg, rig.loop, &e) < 0)
-        fail_msg("%s", e.text);
-    rig.port = serve_port(rig.s);
-    assert_int_equal(
-        http_client_create(&rig.client, rig.loop, &(struct http_client_options){ 0 }, &e), 0);
-}
-
-static void stop_loop(void *loop)
-{
-    loop_stop(loop);
-}
-
-static void one_round(void)
-{
-    assert_int_equal(loop_post(rig.loop, stop_loop, rig.loop), 0);
-    loop_run(rig.loop);
-}
-
-static void call(const char *method, const char *path, const char *body)
-{
-    client_finish(&rig.r);
-    client_call(rig.client, rig.loop, rig.port, method, path, NULL, body, &rig.r);
-}
+#include "serve/state.h"
 
 /* A producer's /query, played on the same loop. */
 static struct {
@@ -120,106 +54,6 @@ static uint16_t free_port(void)
     port = http_server_port(s);
     http_server_destroy(s);
     return port;
-}
-
-static void wait_ready(void)
-{
-    do
-        call("GET", "/ready", NULL);
-    while (rig.r.status == 503);
-    assert_int_equal(rig.r.status, 200);
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    fake_reset();
-    configure();
-    start();
-    wait_ready();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    client_finish(&rig.r);
-    memset(&rig.r, 0, sizeof rig.r);
-    http_client_destroy(rig.client);
-    serve_destroy(rig.s);
-    loop_destroy(rig.loop);
-    return 0;
-}
-
-static void complete(const char *members)
-{
-    char body[1024];
-
-    snprintf(body, sizeof body, "{\"model\":\"M\",\"prompt\":\"Hi\",%s}", members);
-    call("POST", "/v1/completions", body);
-}
-
-static void chat(const char *members)
-{
-    char body[1024];
-
-    snprintf(body, sizeof body,
-             "{\"model\":\"M\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],%s}", members);
-    call("POST", "/v1/chat/completions", body);
-}
-
-static json_t *json_body(void)
-{
-    json_t *o = json_loads(buf_str(&rig.r.body), 0, NULL);
-
-    if (!o)
-        fail_msg("%s", buf_str(&rig.r.body));
-    return o;
-}
-
-static bool body_has(const char *text)
-{
-    return strstr(buf_str(&rig.r.body), text) != NULL;
-}
-
-static void expect_body(const char *part)
-{
-    if (!body_has(part))
-        fail_msg("'%s' is not in: %s", part, buf_str(&rig.r.body));
-}
-
-static uint32_t count_in_body(const char *text)
-{
-    uint32_t n = 0;
-
-    for (const char *p = buf_str(&rig.r.body); (p = strstr(p, text)); p += strlen(text))
-        n++;
-    return n;
-}
-
-/* The text of choice `index` of a stream, its deltas joined. */
-static void joined(char *out, size_t cap, uint32_t index)
-{
-    const char *p = buf_str(&rig.r.body);
-
-    out[0] = '\0';
-    for (; (p = strstr(p, "data: {")); p++) {
-        json_t *o = json_loads(p + 6, JSON_DISABLE_EOF_CHECK, NULL);
-        const json_t *c = json_array_get(json_object_get(o, "choices"), 0);
-        const json_t *d = json_object_get(c, "delta");
-        const char *text = json_string_value(json_object_get(d ? d : c, d ? "content" : "text"));
-
-        assert_non_null(o);
-        if (text && (uint32_t)json_integer_value(json_object_get(c, "index")) == index)
-            strncat(out, text, cap - strlen(out) - 1);
-        json_decref(o);
-    }
-}
-
-static const char *text_of(const json_t *reply, size_t i)
-{
-    return json_string_value(
-        json_object_get(json_array_get(json_object_get(reply, "choices"), i), "text"));
 }
 
 /* ---- state ---- */
@@ -601,6 +435,9 @@ static void a_full_queue_is_503(void **state)
         expect_body("\"message\":\"3 requests are waiting\"");
     }
     log_set_level(LOG_ERROR);
+    call("GET", "/metrics", NULL);
+    expect_body(
+        "vllm:admission_rejections_total{model_name=\"M\",reason=\"max_num_queued_reqs\"} 2.0");
 }
 
 static void two_tokens_then_fail(struct fake_request *r)
@@ -1000,7 +837,7 @@ static void a_reset_holds_up_nobody(void **state)
 /* Encoding it would take seconds in which nobody is served. */
 static void a_text_that_cannot_fit_is_not_encoded(void **state)
 {
-    static char body[200000];
+    static char body[400000];
     static const char *const paths[] = { "/v1/completions", "/tokenize" };
     size_t n = sizeof body - 100;
 
@@ -1014,10 +851,113 @@ static void a_text_that_cannot_fit_is_not_encoded(void **state)
         expect_body("the context of this model is 4096 tokens, which is a text of");
         expect_body("\"param\":\"prompt\"");
     }
-    snprintf(body + n, 100, "\",\"max_tokens\":1,\"truncate_prompt_tokens\":5}");
-    call("POST", paths[0], body);
+}
+
+/* ---- long texts ---- */
+
+static void a_text_can_be_too_long_to_be_truncated(void **state)
+{
+    const size_t n = (16 << 20) + 1;
+    char *body = malloc(n + 100);
+
+    (void)state;
+    restart_with(&(struct serve_kv_config){ 0 });
+    rig.cfg.max_body_bytes = 32 << 20;
+    start();
+    wait_ready();
+    assert_non_null(body);
+    memset(body, 'x', n + 11);
+    memcpy(body, "{\"prompt\":\"", 11);
+    strcpy(body + 11 + n, "\",\"truncate_prompt_tokens\":5}");
+    call("POST", "/v1/completions", body);
+    assert_int_equal(rig.r.status, 400);
+    expect_body("a text of 16777217 bytes is too long to be truncated, at most 16777216 are");
+    free(body);
+}
+
+/* A prompt of that many letters, of which five tokens are kept. */
+static const char *long_prompt(size_t n)
+{
+    static char body[1 << 20];
+
+    memset(body, 'x', sizeof body);
+    memcpy(body, "{\"prompt\":\"", 11);
+    snprintf(body + 11 + n, 100, "\",\"max_tokens\":1,\"truncate_prompt_tokens\":5}");
+    return body;
+}
+
+/* The request has been read, and its text is being encoded. */
+static void wait_for_intake(const struct reply *r)
+{
+    while (rig.s->n_intakes == 0) {
+        assert_false(r->done);
+        one_round();
+    }
+}
+
+static void a_long_text_holds_up_nobody(void **state)
+{
+    struct reply slow = { 0 };
+
+    (void)state;
+    client_begin(rig.client, rig.loop, rig.port, "POST", "/v1/completions", NULL,
+                 long_prompt(900000), &slow);
+    wait_for_intake(&slow);
+    call("GET", "/load", NULL);
     assert_int_equal(rig.r.status, 200);
-    expect_body("\"prompt_tokens\":5,");
+    while (!slow.done)
+        loop_run(rig.loop);
+    assert_int_equal(slow.status, 200);
+    assert_non_null(strstr(buf_str(&slow.body), "\"prompt_tokens\":5,"));
+    assert_int_equal(rig.s->n_intakes, 0);
+    client_finish(&slow);
+    call("GET", "/metrics", NULL); /* counted under its own path, whatever came in between */
+    expect_body(
+        "http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"2xx\"} 1.0");
+}
+
+static void a_long_text_is_tokenized_too(void **state)
+{
+    const size_t n = sizeof FAKE_LONG_TOKEN - 1, n_tokens = 2000;
+    char *body = malloc(n * n_tokens + 100), *at = body;
+    json_t *o;
+
+    (void)state;
+    assert_non_null(body);
+    at += sprintf(at, "{\"prompt\":\"");
+    for (size_t i = 0; i < n_tokens; i++, at += n)
+        memcpy(at, FAKE_LONG_TOKEN, n);
+    strcpy(at, "\",\"add_special_tokens\":false}");
+    call("POST", "/tokenize", body);
+    free(body);
+    assert_int_equal(rig.r.status, 200);
+    o = json_body();
+    assert_int_equal(json_integer_value(json_object_get(o, "count")), n_tokens);
+    assert_int_equal(json_array_size(json_object_get(o, "tokens")), n_tokens);
+    json_decref(o);
+    call("GET", "/metrics", NULL);
+    expect_body("http_requests_total{handler=\"/tokenize\",method=\"POST\",status=\"2xx\"} 1.0");
+}
+
+static void a_long_text_ends_with_the_server(void **state)
+{
+    static struct reply slow, left;
+
+    (void)state;
+    client_begin(rig.client, rig.loop, rig.port, "POST", "/v1/completions", NULL,
+                 long_prompt(900000), &slow);
+    wait_for_intake(&slow);
+    intake_abort_all(rig.s, 503, "the server is shutting down");
+    while (!slow.done)
+        loop_run(rig.loop);
+    assert_int_equal(slow.status, 503);
+    client_finish(&slow);
+    while (rig.s->n_intakes > 0)
+        one_round();
+    assert_int_equal(fake.n_req, 0);
+    client_begin(rig.client, rig.loop, rig.port, "POST", "/v1/completions", NULL,
+                 long_prompt(900000), &left);
+    wait_for_intake(&left); /* teardown destroys the front over it */
 }
 
 static void limits_are_told_as_they_are(void **state)
@@ -1065,6 +1005,12 @@ static void metrics_have_the_known_names(void **state)
         "vllm:prefix_cache_queries_total{",
         "http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"2xx\"} 1.0",
         "http_request_size_bytes_count{handler=\"/v1/completions\"} 1.0",
+        "http_response_size_bytes_count{handler=\"/v1/completions\"} 1.0",
+        "vllm:prompt_tokens_cached_by_source_total{engine=\"0\",model_name=\"M\",source=\"device\"}"
+        " 0.0",
+        "vllm:prompt_tokens_cached_by_source_total{engine=\"0\",model_name=\"M\",source=\"p2p\"} "
+        "0.0",
+        "vllm:admission_rejections_total{model_name=\"M\",reason=\"max_num_queued_reqs\"} 0.0",
         "sluice:kv_leases{",
         "sluice:kv_transfer_bytes_total{",
         "sluice:kv_transfer_seconds_bucket{",
@@ -1079,6 +1025,22 @@ static void metrics_have_the_known_names(void **state)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         expect_body(names[i]);
     check_format(buf_str(&rig.r.body));
+}
+
+static void sizes_are_those_of_the_bodies(void **state)
+{
+    char text[128];
+    size_t len;
+
+    (void)state;
+    complete("\"max_tokens\":3");
+    len = rig.r.body.len;
+    complete("\"max_tokens\":3,\"stream\":true"); /* counts with its beginning */
+    call("GET", "/metrics", NULL);
+    expect_body("http_response_size_bytes_count{handler=\"/v1/completions\"} 2.0");
+    snprintf(text, sizeof text, "http_response_size_bytes_sum{handler=\"/v1/completions\"} %zu.0",
+             len);
+    expect_body(text);
 }
 
 static void made_up_methods_do_not_use_up_the_series(void **state)
@@ -1280,8 +1242,13 @@ int main(void)
         WITH_FRONT(a_busy_cache_is_not_reset_silently),
         WITH_FRONT(a_reset_holds_up_nobody),
         WITH_FRONT(a_text_that_cannot_fit_is_not_encoded),
+        WITH_FRONT(a_text_can_be_too_long_to_be_truncated),
+        WITH_FRONT(a_long_text_holds_up_nobody),
+        WITH_FRONT(a_long_text_is_tokenized_too),
+        WITH_FRONT(a_long_text_ends_with_the_server),
         WITH_FRONT(limits_are_told_as_they_are),
         WITH_FRONT(metrics_have_the_known_names),
+        WITH_FRONT(sizes_are_those_of_the_bodies),
         WITH_FRONT(made_up_methods_do_not_use_up_the_series),
         WITH_FRONT(it_drains),
         WITH_FRONT(what_does_not_end_in_time_is_told),
