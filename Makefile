@@ -33,7 +33,10 @@ test: ## build and run all tests: unit, sanitizers, layers, format, end to end
 	@scripts/test
 
 bench: build ## measure kernels, engine and KV transfer; each prints a bound from the same run
-	@ninja -C $(BUILD) -j $(JOBS) bench/bench_compute bench/bench_kv
+	@scripts/deps bench
+	@grep -q HAVE_DNNL $(BUILD)/build.ninja || \
+	    { meson configure --clearcache $(BUILD) && meson setup --reconfigure $(BUILD); } >/dev/null
+	@ninja -C $(BUILD) -j $(JOBS) bench/bench_coll bench/bench_compute bench/bench_gemm bench/bench_kv bench/bench_load
 	@$(if $(MODEL),,scripts/deps model)
 	@scripts/bench
 
