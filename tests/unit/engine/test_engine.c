@@ -114,7 +114,9 @@ static void a_full_pool_preempts_and_gives_the_same_tokens(void **state)
     struct drive d;
 
     (void)state;
-    drive_open(&d, &(struct drive_options){ .model = model_path, .n_blocks = 15 });
+    /* slow enough that all are there before the first has ended */
+    drive_open(&d,
+               &(struct drive_options){ .model = model_path, .n_blocks = 15, .step_delay = 0.001 });
     run_all(&d, NULL, out);
     for (size_t i = 0; i < N_LENGTHS; i++)
         assert_same(&out[i], &solo[i]);
