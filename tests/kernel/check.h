@@ -10,7 +10,15 @@ struct check {
     struct kernels *one, *two, *ref;
     unsigned failures, checks;
     bool bench;
+    bool some;     /* a third of the sizes: sanitizers multiply the time */
+    unsigned turn; /* counts the sizes */
 };
+
+/* Is the next size among those to check? */
+static inline bool wanted(struct check *c)
+{
+    return !c->some || c->turn++ % 3 == 0;
+}
 
 void check_types(struct check *c);
 void check_rows(struct check *c);

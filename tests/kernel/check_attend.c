@@ -271,8 +271,10 @@ void check_attend(struct check *c)
 
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (size_t j = 0; j < sizeof counts / sizeof counts[0]; j++) {
-            one_shape(c, &r, &shapes[i], K_F32, counts[j]);
-            one_shape(c, &r, &shapes[i], K_F16, counts[j]);
+            if (wanted(c))
+                one_shape(c, &r, &shapes[i], K_F32, counts[j]);
+            if (wanted(c))
+                one_shape(c, &r, &shapes[i], K_F16, counts[j]);
         }
     /* more than one piece of keys */
     one_shape(c, &r, &shapes[0], K_F16, 513);

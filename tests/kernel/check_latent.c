@@ -482,11 +482,14 @@ void check_latent(struct check *c)
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         for (size_t j = 0; j < sizeof counts / sizeof counts[0]; j++)
             for (int wide_type = 0; wide_type < 2; wide_type++)
-                one_shape(c, &r, &shapes[i], wide_type ? K_F32 : K_F16, counts[j]);
-        long_sequence(c, &r, &shapes[i], i % 2 ? K_F16 : K_F32);
+                if (wanted(c))
+                    one_shape(c, &r, &shapes[i], wide_type ? K_F32 : K_F16, counts[j]);
+        if (wanted(c))
+            long_sequence(c, &r, &shapes[i], i % 2 ? K_F16 : K_F32);
     }
     for (size_t i = 0; i < sizeof wide / sizeof wide[0]; i++)
         for (size_t j = 0; j < sizeof counts / sizeof counts[0]; j++)
-            one_expanded(c, &r, &wide[i], counts[j]);
+            if (wanted(c))
+                one_expanded(c, &r, &wide[i], counts[j]);
     one_expanded(c, &r, &wide[1], MAX_TOKENS);
 }

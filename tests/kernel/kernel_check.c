@@ -1,4 +1,5 @@
-/* kernel_check [--bench] ISA: checks one instruction set; 77 if this CPU lacks it. */
+/* kernel_check [--bench|--some] ISA: checks one instruction set, with --some at a third of the sizes;
+ * 77 if this CPU lacks it. */
 #include "check.h"
 
 #include "base/status.h"
@@ -22,11 +23,13 @@ static int open_tables(struct check *c, const char *isa)
 
 int main(int argc, char **argv)
 {
-    struct check c = { .bench = argc > 2 && strcmp(argv[1], "--bench") == 0 };
+    struct check c = { .bench = argc > 2 && strcmp(argv[1], "--bench") == 0,
+                       .some = argc > 2 && strcmp(argv[1], "--some") == 0 };
     int st;
 
     if (argc < 2) {
-        fprintf(stderr, "usage: kernel_check [--bench] portable|avx2[-base]|avx512[-base|-bf16]\n");
+        fprintf(stderr,
+                "usage: kernel_check [--bench|--some] portable|avx2[-base]|avx512[-base|-bf16]\n");
         return 2;
     }
     st = open_tables(&c, argv[argc - 1]);
