@@ -293,7 +293,9 @@ static void linear_ahead(const void *job, uint32_t item, struct team_ahead *out)
 static void linear(const struct kernels *k, float *y, size_t ldy, const struct k_act *a,
                    const struct k_matrix *w, uint32_t n, bool accumulate)
 {
-    struct linear_split s = { .job = { y, ldy, a, w, accumulate }, .k = k, .n = n };
+    struct linear_split s = {
+        .job = { .y = y, .ldy = ldy, .a = a, .w = w, .accumulate = accumulate }, .k = k, .n = n
+    };
 
     assert((a->forms & matrix_form(w)) == matrix_form(w));
     if (n == 0)

@@ -56,7 +56,8 @@ static void add_as_float(struct folder *f, const struct weights *w, const struct
     char name[TENSOR_MAX_NAME];
 
     snprintf(name, sizeof name, "%s_scale", t->name);
-    if (!values || !scales || !(scale = weights_find(w, name)))
+    scale = weights_find(w, name);
+    if (!values || !scales || !scale)
         die("no scales");
     k_dequant(scale->t.type, scales, scale->t.data, t->shape[0]);
     for (uint64_t i = 0; i < n; i++)

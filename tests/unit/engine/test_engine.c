@@ -18,7 +18,7 @@
 static const char *model_path;
 
 /* Allocations larger than this fail. */
-static size_t most_memory = SIZE_MAX;
+static _Atomic size_t most_memory = SIZE_MAX;
 
 void *__real_malloc(size_t n);
 void *__wrap_malloc(size_t n);
