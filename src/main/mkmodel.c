@@ -2,13 +2,12 @@
 #include "ops/mkmodel.h"
 
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "base/opts.h"
 #include "base/status.h"
 #include "main/main.h"
+#include "main/tool.h"
 #include "ops/size.h"
 
 struct settings {
@@ -42,8 +41,9 @@ static enum mkmodel_layout layout_of(const char *name)
                                        : MKMODEL_BF16;
 }
 
-static int run(const struct settings *s, const struct opt_list *args, struct err *e)
+static int run(const void *settings, const char *in, const char *out, struct err *e)
 {
+    const struct settings *s = settings;
     struct mkmodel_options o = {
         .layout = layout_of(s->layout),
         .seed = (uint64_t)s->seed,
@@ -56,33 +56,16 @@ static int run(const struct settings *s, const struct opt_list *args, struct err
 
     if (st < 0)
         return st;
-    if (args->n != 2)
-        return err_set(e, ERR_INVAL,
-                       "expected CONFIG.json and a folder to write, found %zu "
-                       "arguments; sluice mkmodel --help says more",
-                       args->n);
-    o.config = args->v[0];
-    o.out = args->v[1];
+    o.config = in;
+    o.out = out;
     return mkmodel(&o, e);
 }
 
 int main_mkmodel(int argc, char **argv)
 {
+    static const struct tool tool = { "mkmodel", specs, "sluice mkmodel CONFIG.json OUT [OPTIONS]",
+                                      run };
     struct settings s = { 0 };
-    struct opt_list args = { 0 };
-    struct opts_seen seen = { 0 };
-    struct err e = { "" };
-    int st;
 
-    log_init("mkmodel");
-    st = opts_parse(specs, &s, argc - 1, argv + 1, &args, &seen, &e);
-    if (st == 0 && s.help)
-        opts_help(specs, "sluice mkmodel CONFIG.json OUT [OPTIONS]");
-    else if (st == 0)
-        st = run(&s, &args, &e);
-    if (st < 0)
-        log_error("%s", e.text[0] ? e.text : status_text(st));
-    opts_finish(specs, &s, &seen);
-    free(args.v);
-    return st == 0 ? 0 : st == ERR_INVAL ? 2 : 1;
+    return tool_main(&tool, &s, &s.help, argc, argv);
 }

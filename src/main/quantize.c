@@ -3,12 +3,11 @@
 
 #include <math.h>
 #include <stddef.h>
-#include <stdlib.h>
 
-#include "base/log.h"
 #include "base/opts.h"
 #include "base/status.h"
 #include "main/main.h"
+#include "main/tool.h"
 #include "ops/size.h"
 
 struct settings {
@@ -47,8 +46,9 @@ static const struct opt_spec specs[] = {
     { NULL, OPT_END, 0, NULL, NULL, 0, 0, NULL },
 };
 
-static int run(const struct settings *s, const struct opt_list *args, struct err *e)
+static int run(const void *settings, const char *in, const char *out, struct err *e)
 {
+    const struct settings *s = settings;
     struct quantize_options o = {
         .fixed = s->fixed,
         .no_smooth = s->no_smooth,
@@ -65,33 +65,15 @@ static int run(const struct settings *s, const struct opt_list *args, struct err
 
     if (st < 0)
         return st;
-    if (args->n != 2)
-        return err_set(e, ERR_INVAL,
-                       "expected a checkpoint and a folder to write, found %zu arguments; sluice "
-                       "quantize --help says more",
-                       args->n);
-    o.in = args->v[0];
-    o.out = args->v[1];
+    o.in = in;
+    o.out = out;
     return quantize(&o, e);
 }
 
 int main_quantize(int argc, char **argv)
 {
+    static const struct tool tool = { "quantize", specs, "sluice quantize IN OUT [OPTIONS]", run };
     struct settings s = { 0 };
-    struct opt_list args = { 0 };
-    struct opts_seen seen = { 0 };
-    struct err e = { "" };
-    int st;
 
-    log_init("quantize");
-    st = opts_parse(specs, &s, argc - 1, argv + 1, &args, &seen, &e);
-    if (st == 0 && s.help)
-        opts_help(specs, "sluice quantize IN OUT [OPTIONS]");
-    else if (st == 0)
-        st = run(&s, &args, &e);
-    if (st < 0)
-        log_error("%s", e.text[0] ? e.text : status_text(st));
-    opts_finish(specs, &s, &seen);
-    free(args.v);
-    return st == 0 ? 0 : st == ERR_INVAL ? 2 : 1;
+    return tool_main(&tool, &s, &s.help, argc, argv);
 }

@@ -77,12 +77,12 @@ class Tools(unittest.TestCase):
     def test_mistakes(self):
         config = os.path.join(LLAMA, "config.json")
         cases = [
-            (["mkmodel", config], 2, "expected CONFIG.json and a folder"),
+            (["mkmodel", config], 2, "sluice mkmodel CONFIG.json OUT"),
             (["mkmodel", config, self.path("m"), "--layout", "int4"], 2, "bf16"),
             (["mkmodel", config, self.path("m"), "--max-shard-size", "big"], 2, "--max-shard-size big"),
             (["mkmodel", self.path("none.json"), self.path("m")], 1, "none.json"),
             (["mkmodel", config, LLAMA], 1, "--force"),
-            (["quantize", LLAMA], 2, "expected a checkpoint and a folder"),
+            (["quantize", LLAMA], 2, "sluice quantize IN OUT"),
             (["quantize", LLAMA, LLAMA], 2, "both what is read and what is written"),
             (["quantize", self.path("none"), self.path("q")], 1, "no such model"),
             (["quantize", LLAMA, self.path("q"), "--alpha", "2"], 2, "--alpha"),

@@ -1,0 +1,20 @@
+/* What subcommands that do one thing and end have in common: options, two arguments, an exit status. */
+#ifndef SLUICE_MAIN_TOOL_H
+#define SLUICE_MAIN_TOOL_H
+
+#include <stdbool.h>
+
+struct err;
+struct opt_spec;
+
+struct tool {
+    const char *name;             /* for the log */
+    const struct opt_spec *specs; /* into the settings */
+    const char *usage;            /* "sluice NAME IN OUT [OPTIONS]" */
+    int (*run)(const void *settings, const char *in, const char *out, struct err *e);
+};
+
+/* Exit status: 0, 2 for what was asked wrongly, 1 for what failed. help is the settings' own. */
+int tool_main(const struct tool *t, void *settings, const bool *help, int argc, char **argv);
+
+#endif
