@@ -19,6 +19,7 @@
 
 #include "base/status.h"
 #include "comm/group.h"
+#include "figures.h"
 #include "sys/clock.h"
 
 #define RANKS       2
@@ -96,12 +97,6 @@ static const struct {
 } sizes[] = { { 4096, "4k" }, { 65536, "64k" }, { 1u << 20, "1m" }, { MAX_BYTES, "16m" } };
 #define N_SIZES (sizeof sizes / sizeof *sizes)
 
-struct figure {
-    char name[32];
-    double us, gb_per_s, ratio; /* ratio: of memcpy's speed */
-    bool noisy;
-};
-
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -168,8 +163,9 @@ static double measure(const struct operation *op, struct side *s, size_t bytes)
 static struct figure figure_of(const struct side *s, const struct operation *op, size_t size,
                                double t, double copied)
 {
-    struct figure f = { .us = t * 1e6,
-                        .gb_per_s = (double)sizes[size].bytes / t * 1e-9,
+    struct figure f = { .unit = "GB/s",
+                        .against = "memcpy",
+                        .value = (double)sizes[size].bytes / t * 1e-9,
                         .ratio = copied / t,
                         .noisy = s->noisy };
 
@@ -230,24 +226,6 @@ static size_t live(uint32_t rank, int listen_fd, uint16_t port, struct figure *f
     return n;
 }
 
-static void write_json(const char *path, const struct figure *f, size_t n)
-{
-    FILE *out = fopen(path, "w");
-
-    if (!out)
-        die("cannot write the JSON file");
-    fprintf(out, "{\"figures\":[");
-    for (size_t i = 0; i < n; i++)
-        fprintf(out,
-                "%s\n  {\"name\":\"%s\",\"value\":%.6g,\"unit\":\"us\",\"gb_per_s\":%.4g,"
-                "\"against\":\"memcpy\",\"ratio\":%.4g,\"noisy\":%s}",
-                i ? "," : "", f[i].name, f[i].us, f[i].gb_per_s, f[i].ratio,
-                f[i].noisy ? "true" : "false");
-    fprintf(out, "\n]}\n");
-    if (fclose(out) != 0)
-        die("cannot write the JSON file");
-}
-
 int main(int argc, char **argv)
 {
     const char *json = argc == 3 && strcmp(argv[1], "--json") == 0 ? argv[2] : NULL;
@@ -272,11 +250,10 @@ int main(int argc, char **argv)
     }
     n = live(0, fd, port, f);
     waitpid(pid, NULL, 0);
-    printf("%-16s %10s  %8s %10s\n", "two ranks", "us", "GB/s", "of memcpy");
+    printf("%-16s %8s  %10s\n", "two ranks", "GB/s", "of memcpy");
     for (size_t i = 0; i < n; i++)
-        printf("%-16s %10.1f%c %8.2f %10.3f\n", f[i].name, f[i].us, f[i].noisy ? '*' : ' ',
-               f[i].gb_per_s, f[i].ratio);
-    if (json)
-        write_json(json, f, n);
+        printf("%-16s %8.3f%c %10.3f\n", f[i].name, f[i].value, f[i].noisy ? '*' : ' ', f[i].ratio);
+    if (json && figures_write(json, f, n) < 0)
+        die("cannot write the JSON file");
     return 0;
 }

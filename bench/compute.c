@@ -11,6 +11,7 @@
  * their share of the machine, and it says little. */
 #include "base/status.h"
 #include "compute_peak.h"
+#include "figures.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
 #include "sys/clock.h"
@@ -32,12 +33,6 @@ struct options {
     const char *model, *json, *isa;
     uint32_t threads;
     int runs;
-};
-
-struct figure {
-    const char *name, *unit, *against;
-    double value, ratio;
-    bool noisy;
 };
 
 /* A repeated measurement. */
@@ -231,7 +226,12 @@ static double prefill_bound(const struct bench *b, const struct peak *p, uint32_
 static void add(struct bench *b, const char *name, double value, const char *unit,
                 const char *against, double ratio, bool noisy)
 {
-    b->figures[b->n_figures++] = (struct figure){ name, unit, against, value, ratio, noisy };
+    struct figure *f = &b->figures[b->n_figures++];
+
+    *f = (struct figure){
+        .unit = unit, .against = against, .value = value, .ratio = ratio, .noisy = noisy
+    };
+    snprintf(f->name, sizeof f->name, "%s", name);
 }
 
 /* The share of the bound and the tokens a second of a timing of n tokens. */
@@ -305,24 +305,6 @@ static void print_table(const struct bench *b, const struct options *o)
                100 * NOISE);
 }
 
-static int write_json(const struct bench *b, const char *path, struct err *e)
-{
-    FILE *f = fopen(path, "w");
-
-    if (!f)
-        return err_set(e, ERR_IO, "cannot write %s", path);
-    fprintf(f, "{\"figures\":[");
-    for (int i = 0; i < b->n_figures; i++)
-        fprintf(f,
-                "%s\n{\"name\":\"%s\",\"value\":%.6g,\"unit\":\"%s\",\"against\":\"%s\",\"ratio\":%"
-                ".6g%s}",
-                i ? "," : "", b->figures[i].name, b->figures[i].value, b->figures[i].unit,
-                b->figures[i].against, b->figures[i].ratio,
-                b->figures[i].noisy ? ",\"noisy\":true" : "");
-    fprintf(f, "\n]}\n");
-    return fclose(f) == 0 ? 0 : err_set(e, ERR_IO, "cannot write %s", path);
-}
-
 int main(int argc, char **argv)
 {
     static struct bench b;
@@ -339,8 +321,8 @@ int main(int argc, char **argv)
     if (st == 0) {
         measure(&b, &o);
         print_table(&b, &o);
-        if (o.json)
-            st = write_json(&b, o.json, &e);
+        if (o.json && (st = figures_write(o.json, b.figures, (size_t)b.n_figures)) < 0)
+            err_set(&e, st, "cannot write %s", o.json);
     }
     close_bench(&b);
     if (st < 0)

@@ -10,6 +10,7 @@
  * threads' CPU time; one thread is timed by its CPU time. */
 #include "base/status.h"
 #include "compute_peak.h"
+#include "figures.h"
 #include "gemm_onednn.h"
 #include "kernel/kernel.h"
 #include "sys/clock.h"
@@ -47,7 +48,7 @@ struct options {
 };
 
 /* Ours and theirs, in operations a second; theirs is 0 if there is none. */
-struct figure {
+struct result {
     const struct shape *shape;
     uint32_t n;
     double ours, theirs;
@@ -57,8 +58,8 @@ struct figure {
 struct bench {
     struct kernels *k;
     struct peak peak;
-    struct figure figures[N_SHAPES * N_COUNTS];
-    int n_figures;
+    struct result results[N_SHAPES * N_COUNTS];
+    int n_results;
 };
 
 /* One matrix with what it is multiplied by. */
@@ -206,7 +207,7 @@ static void measure(struct bench *b, struct product *p, const struct options *o)
             best(&t_theirs, once(theirs, p, &calls_theirs));
     }
     ops = 2.0 * p->n * p->shape->rows * p->shape->cols;
-    b->figures[b->n_figures++] = (struct figure){
+    b->results[b->n_results++] = (struct result){
         .shape = p->shape,
         .n = p->n,
         .ours = ops / t_ours,
@@ -241,7 +242,7 @@ static void print_table(const struct bench *b, const struct options *o)
     printf("against %s\n", onednn_name());
     printf("%-22s %13s %7s %10s %8s %10s %8s\n", "matrix", "size", "tokens", "Gop/s", "of peak",
            "oneDNN", "ratio");
-    for (const struct figure *f = b->figures; f < b->figures + b->n_figures; f++) {
+    for (const struct result *f = b->results; f < b->results + b->n_results; f++) {
         printf("%-22s %5ux%-7u %7u %10.1f%c %6.1f%%", f->shape->name, f->shape->rows,
                f->shape->cols, f->n, f->ours / 1e9, f->noisy ? '*' : ' ',
                100 * f->ours / b->peak.wide);
@@ -250,7 +251,7 @@ static void print_table(const struct bench *b, const struct options *o)
         else
             printf(" %10s\n", "none");
     }
-    for (const struct figure *f = b->figures; f < b->figures + b->n_figures; f++)
+    for (const struct result *f = b->results; f < b->results + b->n_results; f++)
         if (f->noisy) {
             puts("* noisy: other processes took CPU time; measure again on a quiet machine");
             break;
@@ -259,29 +260,28 @@ static void print_table(const struct bench *b, const struct options *o)
 
 static int write_json(const struct bench *b, const char *path, struct err *e)
 {
-    FILE *f = fopen(path, "w");
+    struct figure figures[1 + 2 * N_SHAPES * N_COUNTS], *f = figures;
 
-    if (!f)
-        return err_set(e, ERR_IO, "cannot write %s", path);
-    fprintf(f,
-            "{\"figures\":[\n{\"name\":\"int8_chain_peak\",\"value\":%.6g,\"unit\":\"Gop/s\","
-            "\"against\":\"\",\"ratio\":0}",
-            b->peak.wide / 1e9);
-    for (const struct figure *g = b->figures; g < b->figures + b->n_figures; g++) {
-        const char *noisy = g->noisy ? ",\"noisy\":true" : "";
-
-        fprintf(f,
-                ",\n{\"name\":\"%s_m%u_of_peak\",\"value\":%.6g,\"unit\":\"Gop/s\","
-                "\"against\":\"peak of the exact int8 chain\",\"ratio\":%.6g%s}",
-                g->shape->name, g->n, g->ours / 1e9, g->ours / b->peak.wide, noisy);
-        fprintf(f,
-                ",\n{\"name\":\"%s_m%u_of_onednn\",\"value\":%.6g,\"unit\":\"Gop/s\","
-                "\"against\":\"%s\",\"ratio\":%.6g%s}",
-                g->shape->name, g->n, g->theirs / 1e9, onednn_name(),
-                g->theirs > 0 ? g->ours / g->theirs : 0, noisy);
+    *f++ = (struct figure){
+        .name = "int8_chain_peak", .unit = "Gop/s", .against = "", .value = b->peak.wide / 1e9
+    };
+    for (const struct result *r = b->results; r < b->results + b->n_results; r++, f += 2) {
+        f[0] = (struct figure){ .unit = "Gop/s",
+                                .against = "peak of the exact int8 chain",
+                                .value = r->ours / 1e9,
+                                .ratio = r->ours / b->peak.wide,
+                                .noisy = r->noisy };
+        f[1] = (struct figure){ .unit = "Gop/s",
+                                .against = onednn_name(),
+                                .value = r->theirs / 1e9,
+                                .ratio = r->theirs > 0 ? r->ours / r->theirs : 0,
+                                .noisy = r->noisy };
+        snprintf(f[0].name, sizeof f[0].name, "%s_m%u_of_peak", r->shape->name, r->n);
+        snprintf(f[1].name, sizeof f[1].name, "%s_m%u_of_onednn", r->shape->name, r->n);
     }
-    fprintf(f, "\n]}\n");
-    return fclose(f) == 0 ? 0 : err_set(e, ERR_IO, "cannot write %s", path);
+    if (figures_write(path, figures, (size_t)(f - figures)) < 0)
+        return err_set(e, ERR_IO, "cannot write %s", path);
+    return 0;
 }
 
 int main(int argc, char **argv)

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
+#include "figures.h"
 #include "sys/clock.h"
 #include "transfer/transfer.h"
 
@@ -37,11 +38,6 @@ static const struct kv_layout reference = {
     .elem_bytes = 2,
     .block_tokens = 16,
     .n_blocks = POOL_SLACK * TOKENS / 16,
-};
-
-struct figure {
-    const char *name, *unit, *against;
-    double value, ratio;
 };
 
 struct side {
@@ -280,23 +276,6 @@ static double measure_pipe(int rounds)
     return median(v, rounds);
 }
 
-static void write_json(const char *path, const struct figure *f, size_t n)
-{
-    FILE *out = fopen(path, "w");
-
-    if (!out)
-        die("cannot write the JSON file");
-    fprintf(out, "{\"figures\":[");
-    for (size_t i = 0; i < n; i++)
-        fprintf(out,
-                "%s\n  {\"name\":\"%s\",\"value\":%.6g,\"unit\":\"%s\",\"against\":\"%s\","
-                "\"ratio\":%.4g}",
-                i ? "," : "", f[i].name, f[i].value, f[i].unit, f[i].against, f[i].ratio);
-    fprintf(out, "\n]}\n");
-    if (fclose(out) != 0)
-        die("cannot write the JSON file");
-}
-
 int main(int argc, char **argv)
 {
     const char *json = NULL;
@@ -316,15 +295,18 @@ int main(int argc, char **argv)
         die("usage: kv [--json FILE] [--rounds N]");
     copy = measure_memcpy(rounds) * 1e3;
     round_trip = measure_pipe(rounds) * 1e3;
-    f[0] = (struct figure){ "kv_pull_2000_tokens_shared", "ms", "memcpy",
-                            measure(rounds, true, true, 0) * 1e3, 0 };
+    f[0] = (struct figure){ "kv_pull_2000_tokens_shared",         "ms", "memcpy",
+                            measure(rounds, true, true, 0) * 1e3, 0,    false };
     f[1] = (struct figure){ "kv_pull_2000_tokens_shared_no_checksums", "ms", "memcpy",
-                            measure(rounds, false, true, 0) * 1e3, 0 };
-    f[2] = (struct figure){ "kv_pull_2000_tokens_tcp", "ms", "memcpy",
-                            measure(rounds, true, false, 0) * 1e3, 0 };
-    f[3] = (struct figure){ "kv_bandwidth_shared", "GB/s", "memcpy", bytes / f[0].value * 1e-6, 0 };
-    f[4] = (struct figure){ "kv_done_only", "ms", "pipe round trip",
-                            measure(rounds, true, true, TOKENS) * 1e3, 0 };
+                            measure(rounds, false, true, 0) * 1e3,     0,    false };
+    f[2] = (struct figure){
+        "kv_pull_2000_tokens_tcp", "ms", "memcpy", measure(rounds, true, false, 0) * 1e3, 0, false
+    };
+    f[3] = (struct figure){ "kv_bandwidth_shared",     "GB/s", "memcpy",
+                            bytes / f[0].value * 1e-6, 0,      false };
+    f[4] = (struct figure){
+        "kv_done_only", "ms", "pipe round trip", measure(rounds, true, true, TOKENS) * 1e3, 0, false
+    };
     for (int i = 0; i < 3; i++)
         f[i].ratio = copy / f[i].value;
     f[3].ratio = f[3].value / (bytes / copy * 1e-6);
@@ -334,7 +316,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 5; i++)
         printf("%-42s %8.3f %-5s %6.2f of %s\n", f[i].name, f[i].value, f[i].unit, f[i].ratio,
                f[i].against);
-    if (json)
-        write_json(json, f, 5);
+    if (json && figures_write(json, f, 5) < 0)
+        die("cannot write the JSON file");
     return 0;
 }

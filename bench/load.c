@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
+#include "figures.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
 #include "sys/clock.h"
@@ -246,13 +247,6 @@ static struct result best(measure_fn *fn, const struct files *f, const struct op
 
 /* ---- figures ---- */
 
-struct figure {
-    char name[64];
-    const char *unit, *against;
-    double value, ratio;
-    bool noisy;
-};
-
 static double rate(struct result r)
 {
     return (double)r.bytes / r.seconds / 1e9;
@@ -274,23 +268,6 @@ static void print(const struct figure *f, int n)
     for (int i = 0; i < n; i++)
         printf("%-36s %9.3f %-5s %6.2f of %s%s\n", f[i].name, f[i].value, f[i].unit, f[i].ratio,
                f[i].against, f[i].noisy ? "  (noisy)" : "");
-}
-
-static int write_json(const struct figure *f, int n, const char *path)
-{
-    FILE *file = fopen(path, "w");
-
-    if (!file)
-        return ERR_IO;
-    fprintf(file, "{\"figures\":[");
-    for (int i = 0; i < n; i++)
-        fprintf(file,
-                "%s\n{\"name\":\"%s\",\"value\":%.6g,\"unit\":\"%s\",\"against\":\"%s\","
-                "\"ratio\":%.6g,\"noisy\":%s}",
-                i ? "," : "", f[i].name, f[i].value, f[i].unit, f[i].against, f[i].ratio,
-                f[i].noisy ? "true" : "false");
-    fprintf(file, "\n]}\n");
-    return fclose(file) == 0 ? 0 : ERR_IO;
 }
 
 static const char *last_part(const char *path)
@@ -389,5 +366,5 @@ int main(int argc, char **argv)
             return 1;
         print(figures + n, EACH);
     }
-    return o.json && write_json(figures, n, o.json) < 0 ? 1 : 0;
+    return o.json && figures_write(o.json, figures, (size_t)n) < 0 ? 1 : 0;
 }
