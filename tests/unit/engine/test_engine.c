@@ -107,21 +107,49 @@ static void batched_and_chunked_equal_solo(void **state)
     }
 }
 
-static void a_full_pool_preempts_and_gives_the_same_tokens(void **state)
+static void a_small_pool_gives_the_same_tokens(void **state)
 {
     static struct outcome out[N_LENGTHS];
-    struct engine_stats st;
     struct drive d;
 
     (void)state;
-    /* slow enough that all are there before the first has ended */
-    drive_open(&d,
-               &(struct drive_options){ .model = model_path, .n_blocks = 15, .step_delay = 0.001 });
+    drive_open(&d, &(struct drive_options){ .model = model_path, .n_blocks = 15 });
     run_all(&d, NULL, out);
     for (size_t i = 0; i < N_LENGTHS; i++)
         assert_same(&out[i], &solo[i]);
-    engine_stats(d.e, &st);
-    assert_true(st.sched.preemptions > 0);
+    drive_idle(&d);
+    drive_close(&d);
+}
+
+static void a_full_pool_preempts_and_gives_the_same_tokens(void **state)
+{
+    static const uint32_t length[2] = { 33, 48 };
+    static struct outcome alone[2], out[2];
+    struct outcome *all[2] = { &out[0], &out[1] };
+    struct drive d;
+    int32_t prompt[2][48];
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++)
+        make_prompt(prompt[i], length[i], 40 + i);
+    drive_open(&d, &(struct drive_options){ .model = model_path, .no_prefix_cache = true });
+    for (uint32_t i = 0; i < 2; i++) {
+        drive_submit(&d, &alone[i], prompt[i], length[i], 40, NULL, NULL);
+        drive_wait(&d, &(struct outcome *){ &alone[i] }, 1);
+    }
+    drive_close(&d);
+
+    /* Both begin with three blocks of the seven. The younger needs a fourth after one token, the
+     * older after 16 steps: if the younger came within these, it has to give way. */
+    drive_open(&d,
+               &(struct drive_options){ .model = model_path, .n_blocks = 7, .step_delay = 0.02 });
+    for (uint32_t i = 0; i < 2; i++)
+        drive_submit(&d, &out[i], prompt[i], length[i], 40, NULL, NULL);
+    drive_wait(&d, all, 2);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_same(&out[i], &alone[i]);
+    assert_int_equal(out[0].n_preempted, 0);
+    assert_true(out[1].n_preempted > 0);
     drive_idle(&d);
     drive_close(&d);
 }
@@ -672,6 +700,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batched_and_chunked_equal_solo),
+        cmocka_unit_test(a_small_pool_gives_the_same_tokens),
         cmocka_unit_test(a_full_pool_preempts_and_gives_the_same_tokens),
         cmocka_unit_test(seeded_sampling_repeats_whatever_runs_beside_it),
         cmocka_unit_test(prompt_logprobs_do_not_depend_on_chunks),
