@@ -12,13 +12,17 @@
 
 /* Rounds of progress before a waiting thread sleeps: some ten microseconds. */
 #define SPINS         200
-#define LEAVE_SECONDS 1.0 /* longest wait for UCX when leaving */
-#define NAME_SECONDS  2.0 /* longest wait for who it was, when an operation has failed */
+#define LEAVE_SECONDS 1.0  /* longest wait for UCX when leaving */
+#define QUIET_SECONDS 0.01 /* without an event: UCX has done what it had to do */
+#define WIRE_SECONDS  1.0  /* longest wait for that */
+#define NAME_SECONDS  2.0  /* longest wait for who it was, when an operation has failed */
 #define TESTS_A_LOOK                                                                               \
     64 /* calls of group_test from one look at the meeting connections to the next */
 /* UCX tags: group id, sending rank (in the group), tag of the caller. */
 #define TAG(id, from, tag) ((uint64_t)(id) << 48 | (uint64_t)(from) << 32 | (tag))
-#define UCX_DATA           (~0u) /* epoll data of UCX's descriptor; else a rank */
+#define UCX_DATA           (~0u)       /* epoll data of UCX's descriptor; else a rank */
+#define WATCHED_DATA       (~1u)       /* of the caller's own */
+#define WIRE_TAG           0x80000000u /* collectives count from here on, but begin with the next */
 
 uint32_t group_rank(const struct group *g)
 {
@@ -52,6 +56,21 @@ static int make_worker(struct group_base *b, struct err *e)
         (ucs = ucp_worker_get_efd(b->worker, &b->efd)) != UCS_OK)
         return err_set(e, link_status(ucs), "cannot start UCX: %s", ucs_status_string(ucs));
     return 0;
+}
+
+int group_lost(const struct group *g)
+{
+    return g->base->lost;
+}
+
+bool group_has_left(const struct group *g, uint32_t rank)
+{
+    return g->base->fd[rank] < 0;
+}
+
+void group_abandon(struct group *g, const char *why)
+{
+    group_break(g->base, ERR_CLOSED, "%s", why);
 }
 
 static int watch(struct group_base *b, int fd, uint32_t data)
@@ -137,41 +156,6 @@ static int open_base(struct group_base *b, struct err *e)
     return 0;
 }
 
-int group_join(struct group **out, const struct group_options *o, struct err *e)
-{
-    struct group_base *b = calloc(1, sizeof *b);
-    struct group *g = NULL;
-    int st = 0;
-
-    if (o->size < 1 || o->size > GROUP_MAX_RANKS || o->rank >= o->size)
-        st = err_set(e, ERR_RANGE, "rank %u of %u: a group has 1 to %d ranks", o->rank, o->size,
-                     GROUP_MAX_RANKS);
-    if (b) {
-        b->o = *o;
-        b->epoll = -1;
-        b->fd = calloc(o->size, sizeof *b->fd);
-        b->peer = calloc(o->size, sizeof *b->peer);
-        b->scratch = malloc(o->scratch + 1);
-        g = new_group(b, 0, o->size);
-    }
-    if (st == 0 && (!b || !b->fd || !b->peer || !b->scratch || !g))
-        st = err_set(e, ERR_NOMEM, "no memory for a group of %u ranks", o->size);
-    if (st == 0)
-        st = open_base(b, e);
-    if (st < 0) {
-        if (g)
-            group_leave(g);
-        else
-            free(b);
-        return st;
-    }
-    g->rank = o->rank;
-    for (uint32_t r = 0; r < o->size; r++)
-        g->ranks[r] = r;
-    *out = g;
-    return 0;
-}
-
 /* What was sent is on its way before the endpoints go. */
 static void flush(struct group_base *b)
 {
@@ -227,7 +211,7 @@ void group_leave(struct group *g)
     }
     if (b->context && !b->worker)
         ucp_cleanup(b->context);
-    if (b->fd)
+    if (b->fd && !b->broken)
         group_say_bye(b);
     for (uint32_t r = 0; b->peer && r < b->o.size; r++) {
         free(b->peer[r].address);
@@ -287,45 +271,15 @@ static int endpoint(ucp_ep_h *out, struct group *g, uint32_t to)
         .err_handler = { .cb = on_error },
     };
     ucs_status_t ucs = UCS_OK;
+    char name[GROUP_NAME_MAX];
 
     if (!p->ep && (ucs = ucp_ep_create(b->worker, &params, &p->ep)) != UCS_OK) {
         p->ep = NULL;
-        return group_break(b, link_status(ucs), "no connection to rank %u: %s", g->ranks[to],
-                           ucs_status_string(ucs));
+        return group_break(b, link_status(ucs), "no connection to %s: %s",
+                           group_name(b, g->ranks[to], name), ucs_status_string(ucs));
     }
     *out = p->ep;
     return 0;
-}
-
-static int started(struct group_op *op, ucs_status_ptr_t p)
-{
-    op->started = true;
-    op->request = UCS_PTR_IS_PTR(p) ? p : NULL;
-    op->status = UCS_PTR_IS_ERR(p) ? link_status(UCS_PTR_STATUS(p)) : 0;
-    return op->status;
-}
-
-int group_start_send(struct group *g, struct group_op *op, uint32_t to, uint32_t tag,
-                     const void *data, size_t bytes)
-{
-    ucp_request_param_t param = { 0 };
-    ucp_ep_h ep = NULL;
-    int st = g->base->broken ? g->base->broken : endpoint(&ep, g, to);
-
-    if (st < 0)
-        return st;
-    return started(op, ucp_tag_send_nbx(ep, data, bytes, TAG(g->id, g->rank, tag), &param));
-}
-
-int group_start_recv(struct group *g, struct group_op *op, uint32_t from, uint32_t tag, void *data,
-                     size_t bytes)
-{
-    ucp_request_param_t param = { 0 };
-
-    if (g->base->broken)
-        return g->base->broken;
-    return started(op, ucp_tag_recv_nbx(g->base->worker, data, bytes, TAG(g->id, from, tag),
-                                        UINT64_MAX, &param));
 }
 
 static int state_of(struct group_op *op)
@@ -350,16 +304,17 @@ static void hear(struct group_base *b, int milliseconds)
     int n = epoll_wait(b->epoll, ev, 16, milliseconds);
 
     for (int i = 0; i < n; i++)
-        if (ev[i].data.u32 != UCX_DATA)
+        if (ev[i].data.u32 < b->o.size)
             group_heard(b, ev[i].data.u32);
 }
 
 static void sleep_for_news(struct group_base *b, double until)
 {
     double left = until - clock_now();
+    bool asleep = left > 0 && ucp_worker_arm(b->worker) == UCS_OK;
 
-    if (left > 0 && ucp_worker_arm(b->worker) == UCS_OK)
-        hear(b, (int)fmin(ceil(left * 1e3), 60e3));
+    /* Where UCX is never at rest, as after a lost connection, the news must be heard too. */
+    hear(b, asleep ? (int)fmin(ceil(left * 1e3), 60e3) : 0);
 }
 
 /* The group is broken. What UCX is in the middle of copying comes to its end while the buffers still are
@@ -385,6 +340,43 @@ static int failed(struct group_base *b, int st)
     return give_up(b);
 }
 
+static int started(struct group_op *op, uint32_t peer, ucs_status_ptr_t p)
+{
+    op->started = true;
+    op->peer = peer;
+    op->request = UCS_PTR_IS_PTR(p) ? p : NULL;
+    op->status = UCS_PTR_IS_ERR(p) ? link_status(UCS_PTR_STATUS(p)) : 0;
+    return op->status;
+}
+
+int group_start_send(struct group *g, struct group_op *op, uint32_t to, uint32_t tag,
+                     const void *data, size_t bytes)
+{
+    ucp_request_param_t param = { 0 };
+    ucp_ep_h ep = NULL;
+    int st = g->base->broken ? g->base->broken : endpoint(&ep, g, to);
+
+    if (st < 0)
+        return st;
+    st = started(op, g->ranks[to],
+                 ucp_tag_send_nbx(ep, data, bytes, TAG(g->id, g->rank, tag), &param));
+    return st < 0 ? failed(g->base, st) : 0;
+}
+
+int group_start_recv(struct group *g, struct group_op *op, uint32_t from, uint32_t tag, void *data,
+                     size_t bytes)
+{
+    ucp_request_param_t param = { 0 };
+    int st;
+
+    if (g->base->broken)
+        return g->base->broken;
+    st = started(
+        op, g->ranks[from],
+        ucp_tag_recv_nbx(g->base->worker, data, bytes, TAG(g->id, from, tag), UINT64_MAX, &param));
+    return st < 0 ? failed(g->base, st) : 0;
+}
+
 int group_test(struct group *g, struct group_op *op)
 {
     struct group_base *b = g->base;
@@ -399,9 +391,31 @@ int group_test(struct group *g, struct group_op *op)
     return st < 0 ? failed(b, st) : st;
 }
 
+int group_ended(struct group *g, struct group_op *op)
+{
+    int st = g->base->broken ? give_up(g->base) : state_of(op);
+
+    return st < 0 ? failed(g->base, st) : st;
+}
+
+int group_watch(struct group *g, int fd)
+{
+    return watch(g->base, fd, WATCHED_DATA);
+}
+
+int group_sleep(struct group *g, double seconds)
+{
+    struct group_base *b = g->base;
+
+    if (!b->broken && ucp_worker_progress(b->worker) == 0)
+        sleep_for_news(b, clock_now() + seconds);
+    return b->broken ? give_up(b) : 0;
+}
+
 int group_wait(struct group *g, struct group_op *op)
 {
     struct group_base *b = g->base;
+    char me[GROUP_NAME_MAX], other[GROUP_NAME_MAX];
     double until = 0;
 
     for (unsigned spins = 0;; spins++) {
@@ -416,8 +430,8 @@ int group_wait(struct group *g, struct group_op *op)
         if (until == 0)
             until = clock_now() + b->o.op_seconds;
         if (clock_now() >= until) {
-            group_break(b, ERR_TIMEOUT, "rank %u waited %.0f s for another one", b->o.rank,
-                        b->o.op_seconds);
+            group_break(b, ERR_TIMEOUT, "%s waited %.0f s for %s", group_name(b, b->o.rank, me),
+                        b->o.op_seconds, group_name(b, op->peer, other));
             return give_up(b);
         }
         sleep_for_news(b, until);
@@ -438,4 +452,101 @@ int group_recv(struct group *g, uint32_t from, uint32_t tag, void *data, size_t 
     int st = group_start_recv(g, &op, from, tag, data, bytes);
 
     return st < 0 ? st : group_wait(g, &op);
+}
+
+/* The lower rank of a pair speaks first, so that UCX does not connect it from both ends at once and
+ * throw one connection away. */
+static int wire_all(struct group *g)
+{
+    char byte = 0, in[GROUP_MAX_RANKS];
+    int st = 0;
+
+    for (uint32_t r = 0; st == 0 && r < g->size; r++)
+        if (r != g->rank)
+            st = group_start_recv(g, &g->op[r], r, WIRE_TAG, &in[r], 1);
+    for (uint32_t r = g->rank + 1; st == 0 && r < g->size; r++)
+        st = group_start_send(g, &g->op[g->size + r], r, WIRE_TAG, &byte, 1);
+    for (uint32_t r = 0; st == 0 && r < g->rank; r++)
+        if ((st = group_wait(g, &g->op[r])) == 0)
+            st = group_start_send(g, &g->op[g->size + r], r, WIRE_TAG, &byte, 1);
+    for (uint32_t r = g->rank + 1; st == 0 && r < g->size; r++)
+        st = group_wait(g, &g->op[r]);
+    for (uint32_t r = 0; st == 0 && r < g->size; r++)
+        if (r != g->rank)
+            st = group_wait(g, &g->op[g->size + r]);
+    return st;
+}
+
+static void wait_until_quiet(struct group_base *b)
+{
+    double now = clock_now(), until = now + WIRE_SECONDS, last = now;
+
+    while (b->broken == 0 && now < until && now - last < QUIET_SECONDS) {
+        if (ucp_worker_progress(b->worker))
+            last = now;
+        else
+            sleep_for_news(b, last + QUIET_SECONDS);
+        now = clock_now();
+    }
+}
+
+/* UCX closes what it connected with first, when it has something better. */
+static int settle(struct group *g)
+{
+    flush(g->base);
+    wait_until_quiet(g->base);
+    return group_barrier(g);
+}
+
+/* All at once on a busy host takes longer than an operation may later. */
+static int wire(struct group *g)
+{
+    struct group_base *b = g->base;
+    int st;
+
+    b->o.op_seconds = fmax(b->o.op_seconds, b->o.meet_seconds);
+    if ((st = wire_all(g)) == 0)
+        st = settle(g);
+    return st;
+}
+
+int group_join(struct group **out, const struct group_options *o, struct err *e)
+{
+    struct group_base *b = calloc(1, sizeof *b);
+    struct group *g = NULL;
+    int st = 0;
+
+    if (o->size < 1 || o->size > GROUP_MAX_RANKS || o->rank >= o->size)
+        st = err_set(e, ERR_RANGE, "rank %u of %u: a group has 1 to %d ranks", o->rank, o->size,
+                     GROUP_MAX_RANKS);
+    if (b) {
+        b->o = *o;
+        b->epoll = b->lost = -1;
+        b->fd = calloc(o->size, sizeof *b->fd);
+        b->peer = calloc(o->size, sizeof *b->peer);
+        b->scratch = malloc(o->scratch + 1);
+        g = new_group(b, 0, o->size);
+    }
+    if (st == 0 && (!b || !b->fd || !b->peer || !b->scratch || !g))
+        st = err_set(e, ERR_NOMEM, "no memory for a group of %u ranks", o->size);
+    if (st == 0)
+        st = open_base(b, e);
+    if (st < 0) {
+        if (g)
+            group_leave(g);
+        else
+            free(b);
+        return st;
+    }
+    g->rank = o->rank;
+    for (uint32_t r = 0; r < o->size; r++)
+        g->ranks[r] = r;
+    if (g->size > 1 && (st = wire(g)) < 0) {
+        err_set(e, st, "%s", group_why(g));
+        group_leave(g);
+        return st;
+    }
+    b->o.op_seconds = o->op_seconds;
+    *out = g;
+    return 0;
 }

@@ -7,6 +7,10 @@
  * the connections over which the ranks met stay open to tell. After any failure a group is broken;
  * what is left to do is group_leave. Waiting threads sleep.
  *
+ * When group_join returns, each two ranks have exchanged a message, so that UCX opens no descriptor
+ * later: version 1.13 ends the process if one worker has closed a descriptor whose number another one
+ * then gets.
+ *
  * Sums are taken in order of ranks, so every rank gets the same bits, whatever the size. */
 #ifndef SLUICE_COMM_GROUP_H
 #define SLUICE_COMM_GROUP_H
@@ -19,7 +23,6 @@ struct err;
 struct group;
 
 #define GROUP_MAX_RANKS 1024
-#define GROUP_MAX_OPS   64 /* sends and receives at a time, beside those of a collective */
 
 struct group_options {
     uint32_t rank, size;
@@ -32,6 +35,9 @@ struct group_options {
     double meet_seconds; /* to meet; the others may come in any order */
     double op_seconds;   /* for each operation */
     size_t scratch;      /* bytes: the largest tensor of a collective sum */
+    /* Not 0: the ranks are those of data-parallel instances, so many each, and sentences call them
+     * "data-parallel rank 2", or "rank 1 of data-parallel rank 2" where there is more than one. */
+    uint32_t instance_ranks;
 };
 
 /* A socket at which rank 0 will wait. port 0: any; *port_out says which. ERR_INVAL with the addresses of
@@ -40,8 +46,8 @@ int group_listen(int *fd, uint16_t *port_out, const char *host, uint16_t port, s
 
 /* Returns when all ranks are there. ERR_TIMEOUT names those that did not come; ERR_AUTH, ERR_MISMATCH. */
 int group_join(struct group **out, const struct group_options *o, struct err *e);
-/* Without waiting for the others. What they still wait for from this rank must have been sent. NULL is
- * fine. Frees sub-groups too. */
+/* Without waiting for the others. What they still wait for from this rank must have been sent. Where the
+ * group is broken the others hear that this rank has ended. NULL is fine. Frees sub-groups too. */
 void group_leave(struct group *g);
 
 /* Some of the ranks, in this order, as a group of their own over the same connections. All its members
@@ -54,12 +60,19 @@ uint32_t group_rank(const struct group *g);
 uint32_t group_size(const struct group *g);
 /* Why the group is broken; "" while it is not. */
 const char *group_why(const struct group *g);
+/* The rank whose end broke the group, -1 if none did. */
+int group_lost(const struct group *g);
+/* Whether a rank has left as it should. Known to rank 0 of all, to the others of rank 0. */
+bool group_has_left(const struct group *g, uint32_t rank);
+/* Breaks the group for all its ranks: their waits end with this sentence. */
+void group_abandon(struct group *g, const char *why);
 
 /* Sends and receives between two ranks, matched by tag in the order in which they were started. Buffers
  * stay untouched until the operation has ended. */
 struct group_op {
     void *request; /* private */
     int status;
+    uint32_t peer; /* rank of the whole group */
     bool started;
 };
 int group_start_send(struct group *g, struct group_op *op, uint32_t to, uint32_t tag,
@@ -68,9 +81,16 @@ int group_start_recv(struct group *g, struct group_op *op, uint32_t from, uint32
                      size_t bytes);
 /* Has it ended? Moves things on. 1, 0, or why it failed. */
 int group_test(struct group *g, struct group_op *op);
+/* The same, but moves nothing on. */
+int group_ended(struct group *g, struct group_op *op);
 int group_wait(struct group *g, struct group_op *op);
 int group_send(struct group *g, uint32_t to, uint32_t tag, const void *data, size_t bytes);
 int group_recv(struct group *g, uint32_t from, uint32_t tag, void *data, size_t bytes);
+
+/* For a thread that waits for several things: moves operations on, else sleeps until one may have ended,
+ * the watched descriptor can be read, or the seconds are over. 0, or why the group is broken. */
+int group_watch(struct group *g, int fd);
+int group_sleep(struct group *g, double seconds);
 
 /* Collectives: all ranks call the same one with fitting arguments. n counts floats, bytes bytes. */
 int group_barrier(struct group *g);

@@ -26,6 +26,7 @@ struct group_base {
     char *scratch;
     uint32_t n_tests; /* calls of group_test */
     int broken;       /* status; 0: whole */
+    int lost;         /* the rank whose end broke it; -1 */
     bool settled;     /* it is broken, and UCX has come to rest */
     char why[GROUP_WHY_MAX];
 };
@@ -45,8 +46,11 @@ struct group {
 int group_meet(struct group_base *b, const void *own, size_t own_len, struct err *e);
 /* Tells the others that this rank leaves on purpose. */
 void group_say_bye(struct group_base *b);
-/* A meeting connection has something to say: another rank has gone. */
+/* A meeting connection has something to say: another rank has gone, or knows of one. */
 void group_heard(struct group_base *b, uint32_t rank);
+#define GROUP_NAME_MAX 64
+/* What a sentence calls a rank of the whole group. */
+const char *group_name(const struct group_base *b, uint32_t rank, char out[GROUP_NAME_MAX]);
 /* Breaks the group, tells the others. Returns status. */
 int group_break(struct group_base *b, int status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

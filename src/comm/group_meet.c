@@ -4,8 +4,8 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
 #include <math.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,10 +18,15 @@
 #include "base/status.h"
 #include "comm/group_internal.h"
 #include "sys/clock.h"
+#include "sys/netif.h"
 
 #define MAGIC       0x736c756963653031ull
 #define RETRY_PAUSE 0.05 /* seconds between attempts to reach rank 0, which may not be there yet */
 #define NONCE_BYTES 32
+/* Seconds without a word until the other end of a meeting connection is asked, and again, so often. */
+#define KEEP_IDLE     5
+#define KEEP_INTERVAL 3
+#define KEEP_COUNT    3
 
 /* Sent by rank 0 first: what the proof of the secret is made from. */
 struct hello {
@@ -41,6 +46,18 @@ struct verdict {
     int32_t status;
     char text[200];
 };
+
+/* A host that has gone without a word, as when a cable is cut, is missed after so long. */
+static void keep_alive(int fd)
+{
+    const int yes = 1, idle = KEEP_IDLE, interval = KEEP_INTERVAL, count = KEEP_COUNT;
+
+    if (setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes) < 0 ||
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle) < 0 ||
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval) < 0 ||
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count) < 0)
+        return; /* then only steps that take too long tell */
+}
 
 static int wait_fd(int fd, short events, double until)
 {
@@ -106,33 +123,11 @@ static void prove(struct hash256 *out, const char *secret, const unsigned char *
     hash_hmac_sha256(out, secret ? secret : "", secret ? strlen(secret) : 0, parts, 2);
 }
 
-/* The addresses of this host, for a message. */
-static void own_addresses(char *out, size_t size)
-{
-    struct ifaddrs *list = NULL;
-    size_t n = 0;
-
-    out[0] = '\0';
-    if (getifaddrs(&list) < 0)
-        return;
-    for (struct ifaddrs *i = list; i && n + 64 < size; i = i->ifa_next) {
-        union link_address a = { 0 };
-        char host[INET6_ADDRSTRLEN];
-
-        if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET)
-            continue;
-        memcpy(&a.in, i->ifa_addr, sizeof a.in);
-        link_address_host(host, &a);
-        n += (size_t)snprintf(out + n, size - n, "%s%s (%s)", n ? ", " : "", host, i->ifa_name);
-    }
-    freeifaddrs(list);
-}
-
 int group_listen(int *fd, uint16_t *port_out, const char *host, uint16_t port, struct err *e)
 {
     union link_address a;
     socklen_t len;
-    char text[512];
+    char text[NETIF_LIST_MAX];
     int s, one = 1, st = link_resolve(&a, host, port, true, e);
 
     if (st < 0)
@@ -148,7 +143,7 @@ int group_listen(int *fd, uint16_t *port_out, const char *host, uint16_t port, s
         close(s);
         if (st == EADDRINUSE)
             return err_set(e, ERR_BUSY, "%s:%u: the port is in use; choose another", host, port);
-        own_addresses(text, sizeof text);
+        netif_list(text);
         return err_set(e, ERR_INVAL, "%s is not an address of this host (%s); it has %s", host,
                        strerror(st), text);
     }
@@ -183,6 +178,7 @@ static int let_in(struct group_base *b, int fd, double until, struct err *e)
     struct group_peer *p;
     double patience = fmin(until, clock_now() + 5);
 
+    keep_alive(fd);
     if (getrandom(h.nonce, sizeof h.nonce, 0) != sizeof h.nonce ||
         send_all(fd, &h, sizeof h, patience) < 0 || recv_all(fd, &a, sizeof a, patience) < 0 ||
         a.magic != MAGIC) {
@@ -286,6 +282,7 @@ static int reach_first(int *out, const struct group_base *b, double until, struc
         if (fd < 0)
             return err_set(e, ERR_LIMIT, "no socket: %s", strerror(errno));
         if (connect(fd, &a.sa, link_address_len(&a)) == 0) {
+            keep_alive(fd);
             *out = fd;
             return 0;
         }
@@ -366,6 +363,17 @@ int group_meet(struct group_base *b, const void *own, size_t own_len, struct err
     return meet_as_first(b, until, e);
 }
 
+const char *group_name(const struct group_base *b, uint32_t rank, char out[GROUP_NAME_MAX])
+{
+    uint32_t each = b->o.instance_ranks;
+
+    if (each > 1)
+        snprintf(out, GROUP_NAME_MAX, "rank %u of data-parallel rank %u", rank % each, rank / each);
+    else
+        snprintf(out, GROUP_NAME_MAX, "%srank %u", each ? "data-parallel " : "", rank);
+    return out;
+}
+
 int group_break(struct group_base *b, int status, const char *fmt, ...)
 {
     va_list ap;
@@ -376,8 +384,8 @@ int group_break(struct group_base *b, int status, const char *fmt, ...)
     vsnprintf(b->why, sizeof b->why, fmt, ap);
     va_end(ap);
     b->broken = status;
-    /* rank 0 is who tells: what it says is the sentence */
-    for (uint32_t r = 0; b->o.rank == 0 && r < b->o.size; r++)
+    /* rank 0 tells all others, who tell it: what it says is the sentence */
+    for (uint32_t r = 0; b->fd && r < b->o.size; r++)
         if (b->fd[r] >= 0 && send(b->fd[r], b->why, sizeof b->why, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
             continue;
     return status;
@@ -392,8 +400,9 @@ void group_say_bye(struct group_base *b)
 
 void group_heard(struct group_base *b, uint32_t rank)
 {
-    char text[GROUP_WHY_MAX];
+    char text[GROUP_WHY_MAX], name[GROUP_NAME_MAX];
     ssize_t n = recv(b->fd[rank], text, sizeof text, MSG_DONTWAIT);
+    bool out_of_reach = n < 0 && errno != ECONNRESET;
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
@@ -402,12 +411,15 @@ void group_heard(struct group_base *b, uint32_t rank)
         b->fd[rank] = -1;
         return;
     }
-    if (b->o.rank > 0 && n == sizeof text) {
+    if (n == sizeof text) {
         text[sizeof text - 1] = '\0';
         group_break(b, ERR_CLOSED, "%s", text);
         return;
     }
     close(b->fd[rank]);
     b->fd[rank] = -1;
-    group_break(b, ERR_CLOSED, "rank %u has ended", rank);
+    if (!b->broken)
+        b->lost = (int)rank;
+    group_break(b, ERR_CLOSED, "%s %s", group_name(b, rank, name),
+                out_of_reach ? "cannot be reached any more" : "has ended");
 }

@@ -41,7 +41,9 @@ int link_create(struct link **out, const char *host, const struct link_events *e
     if (!l)
         return err_set(e, ERR_NOMEM, "out of memory");
     l->ev = *ev;
-    if ((st = link_resolve(&l->address, host, 0, true, e)) < 0 ||
+    st = link_resolve(&l->address, host, 0, true, e);
+    link_served_address(&l->address);
+    if (st < 0 ||
         (st = link_context_create(&l->context, &l->address, UCP_FEATURE_AM, true, e)) < 0 ||
         (st = make_worker(l, e)) < 0) {
         link_destroy(l);

@@ -40,7 +40,9 @@ struct link_events {
 
 /* host: a numeric or resolvable address of this host; the interface that owns it is the one that UCX
  * uses. It must be that interface's first IPv4 address, or an IPv6 address other than ::1: UCX's data
- * connections use no other (ERR_UNSUPPORTED, ERR_INVAL with a sentence). */
+ * connections use no other (ERR_UNSUPPORTED, ERR_INVAL with a sentence). Of the loopback network
+ * 127.0.0.0/8 any address will do; it is served, and reached, as 127.0.0.1: so two processes of a host
+ * need different ports there. */
 int link_create(struct link **out, const char *host, const struct link_events *ev, struct err *e);
 /* Closes all peers. NULL is fine. */
 void link_destroy(struct link *l);

@@ -120,6 +120,25 @@ static bool is_loopback(const union link_address *a)
     return (ntohl(a->in.sin_addr.s_addr) >> 24) == 127;
 }
 
+/* Any address of 127.0.0.0/8 is this host's, whether an interface lists it or not. */
+static bool owns(const struct ifaddrs *i, const union link_address *a)
+{
+    union link_address other = { 0 };
+
+    if (same_host_part(a, i->ifa_addr))
+        return true;
+    if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || a->sa.sa_family != AF_INET)
+        return false;
+    memcpy(&other.in, i->ifa_addr, sizeof other.in);
+    return is_loopback(a) && is_loopback(&other);
+}
+
+void link_served_address(union link_address *a)
+{
+    if (a->sa.sa_family == AF_INET && is_loopback(a))
+        a->in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+}
+
 /* The interface that owns the address. UCX opens its data connections at an interface's first IPv4
  * address whatever was asked for, and at 127.0.0.1 for the loopback interface: at any other address
  * it would listen, but no connection would come about. */
@@ -133,7 +152,7 @@ static int find_interface(char out[IFNAMSIZ], const union link_address *addr, bo
     link_address_name(name, addr);
     if (getifaddrs(&list) < 0)
         return err_set(e, ERR_IO, "cannot list the network interfaces");
-    for (own = list; own && !same_host_part(addr, own->ifa_addr); own = own->ifa_next)
+    for (own = list; own && !owns(own, addr); own = own->ifa_next)
         ;
     for (first = list; own && first != own; first = first->ifa_next)
         if (first->ifa_addr && first->ifa_addr->sa_family == AF_INET &&

@@ -23,6 +23,9 @@ union link_address {
  * does); the first IPv4 answer, else the first. ERR_NOTFOUND with a sentence. */
 int link_resolve(union link_address *out, const char *host, uint16_t port, bool names,
                  struct err *e);
+/* UCX serves the loopback interface at 127.0.0.1 only: what stands for another address of
+ * 127.0.0.0/8 there. Others stay as they are. */
+void link_served_address(union link_address *a);
 void link_address_host(char out[INET6_ADDRSTRLEN], const union link_address *a);
 void link_address_name(char out[LINK_NAME_MAX], const union link_address *a);
 uint16_t link_address_port(const union link_address *a);

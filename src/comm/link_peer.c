@@ -215,6 +215,7 @@ int link_connect(struct link_peer **out, struct link *l, const char *host, uint1
         return err_set(e, ERR_LIMIT, "already %u connections", l->n_peers);
     if ((st = link_resolve(&a, host, port, false, e)) < 0)
         return st;
+    link_served_address(&a);
     params.sockaddr.addr = &a.sa;
     params.sockaddr.addrlen = link_address_len(&a);
     if ((st = make_peer(out, l, &params)) < 0)

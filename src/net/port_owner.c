@@ -1,12 +1,13 @@
 /* Who listens on a TCP port, read from /proc: the socket's inode, then the process that has it open. */
+#include "net/port_owner.h"
+
 #include <ctype.h>
 #include <dirent.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "net/server_impl.h"
 
 #define TCP_STATE_LISTEN 0x0a
 

@@ -7,6 +7,7 @@
 #include "base/buf.h"
 #include "net/http_parse.h"
 #include "net/http_server.h"
+#include "net/port_owner.h"
 
 struct bufferevent;
 struct event;
@@ -96,9 +97,6 @@ void http_req_destroy(struct http_req *r);
 
 /* Appends "HTTP/1.1 status reason, Date". */
 void http_reply_head(struct buf *out, int status);
-
-/* "pid 123 (name)" of the listener on this TCP port, if /proc tells; else "". */
-void http_port_owner(char *out, size_t size, uint16_t port);
 
 /* "127.0.0.1:80", "[::1]:80". */
 void http_format_address(char *out, size_t size, const struct sockaddr *sa);
