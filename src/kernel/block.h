@@ -28,4 +28,9 @@ extern const struct k_format k_format[K_TYPES];
 /* Decodes block b (of 32 weights) of a row that starts at src. Quantized types only. */
 void k_block_decode(enum k_type type, struct k_block *out, const void *src, uint64_t b);
 
+/* Whether numbers of a dense type (not K_I8), `bytes` of them at p, aligned to their size, are all
+ * finite. Block formats: whether those of the blocks are, which scales and mins decide. */
+bool k_dense_finite(enum k_type type, const void *p, size_t bytes);
+bool k_block_finite(const struct k_block *b);
+
 #endif

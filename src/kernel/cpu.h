@@ -4,6 +4,7 @@
 #ifndef SLUICE_KERNEL_CPU_H
 #define SLUICE_KERNEL_CPU_H
 
+#include "kernel/arena.h"
 #include "kernel/matrix.h"
 #include "kernel/team.h"
 
@@ -145,6 +146,7 @@ struct cpu {
     struct latent_scratch *latent; /* the same; backed by memory only where it is used */
     float *parts;                  /* [ATTEND_PARTS]; backed by memory only where it is used */
     struct sample_scratch *sample;
+    struct k_arena arena; /* packed weights */
     char detail[64];
 };
 

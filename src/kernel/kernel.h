@@ -30,7 +30,7 @@
  *   softmax rescaled tile by tile, p.v over positions ascending; every KV_PIECE positions are
  *   summed on their own, and the pieces added in order;
  * - attend_latent, attend_expanded: the same, where the dims of q.k end with the rotated ones;
- * - combine: the choices of a token by rising expert, and their sum to y.
+ * - combine: the choices of a token by rising expert from 0 on, and their sum (to y).
  * Different ISAs may round differently.
  *
  * ## Shapes
@@ -116,6 +116,7 @@ struct k_matrix;
  * side by side in the result. row_map, when not NULL, says which source row becomes row i. */
 struct k_part {
     enum k_type type;
+    const char *name; /* for messages; NULL: none */
     uint32_t rows;
     const void *data;
     size_t stride;
@@ -185,6 +186,15 @@ struct k_seq {
     uint32_t n;             /* rows */
     uint32_t pos;           /* position of the first row; keys 0 .. pos+n-1 are in the blocks */
     const uint32_t *blocks; /* block ids, in order of position */
+};
+
+/* Keys in several parts: of positions [from, to), the first of which is in row 0. Calls for rising
+ * parts, without a gap and with the same rows and heads, give the bits of one call for all. from, and
+ * to unless it is the end, are multiples of KV_PIECE. Between the calls out holds what is summed so
+ * far, and sums [rows][heads][2] what belongs to it. */
+struct k_span {
+    uint32_t from, to;
+    float *sums;
 };
 
 /* Rotary embedding: cos and sin [max_pos][dim/2] float32 from a float64 table. Pairs (i, i+dim/2)
@@ -265,6 +275,8 @@ struct k_routes {
     void *self;       /* the backend's own */
 };
 
+#define K_HOST_JOB 160 /* bytes that host() copies */
+
 struct kernels {
     const char *isa;    /* "portable", "avx2", "avx512" */
     const char *detail; /* for the log: "avx512f+vnni+bf16" */
@@ -279,8 +291,14 @@ struct kernels {
     void (*sync)(const struct kernels *k);
     void (*run)(const struct kernels *k, void (*fn)(void *arg), void *arg);
 
+    /* [team] Calls fn with a copy of the job (at most K_HOST_JOB bytes) on one thread of the host, when all
+     * results before it are complete; what comes after waits until it returns. For what is no
+     * arithmetic: exchanges between ranks. */
+    void (*host)(const struct kernels *k, void (*fn)(void *job), const void *job, size_t bytes);
+
     /* weights; pack reads each part once (front to back) and may be called outside run() only.
-     * cols is a multiple of the block of each part's type. ERR_UNSUPPORTED, ERR_NOMEM. */
+     * cols is a multiple of the block of each part's type. ERR_UNSUPPORTED, ERR_NOMEM; ERR_CORRUPT
+     * with part, row and column if a number is not finite. */
     int (*pack)(const struct kernels *k, struct k_matrix **out, const struct k_part *parts,
                 uint32_t n_parts, uint32_t cols, enum k_math math, struct err *e);
     /* What such a part will take packed; its data is not looked at. */
@@ -336,20 +354,29 @@ struct kernels {
     /* [team] from logits [n][experts], ld apart */
     void (*route)(const struct kernels *k, struct k_routes *r, const float *logits, size_t ld,
                   uint32_t n, const struct k_router *how);
+    /* Instead of route(), where the choice was made elsewhere (for routes of top_k 1): sorted row i is
+     * row token[i] of what act_sorted reads, and rows [first[e], first[e + 1]) are expert e's. What
+     * follows takes n = first[experts]; there is nothing to combine. Outside run() only. */
+    void (*routes_given)(const struct kernels *k, struct k_routes *r, const uint32_t *token,
+                         const uint32_t *first);
     /* [team] act_gather of the n tokens of the route: row r of a is row token[r] of x */
     void (*act_sorted)(const struct kernels *k, struct k_act *a, const float *x, size_t ldx,
                        const struct k_routes *r, uint32_t n, uint32_t cols);
-    /* [team] y[i] += the sum over the choices of token i, by rising expert id, of weight * x[row] */
+    /* [team] y[i] (= or +=) the sum over the choices of token i, by rising expert id, of
+     * weight * x[row] */
     void (*combine)(const struct kernels *k, float *y, size_t ldy, const float *x, size_t ldx,
-                    const struct k_routes *r, uint32_t n, uint32_t cols);
+                    const struct k_routes *r, uint32_t n, uint32_t cols, bool add);
 
+    /* [team] y[i][j] += x[i][j] */
+    void (*add_rows)(const struct kernels *k, float *y, size_t ldy, const float *x, size_t ldx,
+                     uint32_t n, uint32_t cols);
     /* [team] y[i][j] += bias[j] */
     void (*add_bias)(const struct kernels *k, float *y, size_t ldy, const float *bias, uint32_t n,
                      uint32_t cols);
     /* [team] x[i][h] = rmsnorm(x[i][h]) * gain (+ bias) in place; gain and bias are [dim] */
     void (*norm_heads)(const struct kernels *k, struct k_heads x, uint32_t n, uint32_t heads,
                        uint32_t dim, const float *gain, const float *bias, float eps);
-    /* [team] y[i] = row ids[i] of the table (dequantized exactly) */
+    /* [team] y[i] = row ids[i] of the table (dequantized exactly), zeros where that is negative */
     void (*embed)(const struct kernels *k, float *y, size_t ldy, const struct k_matrix *table,
                   const int32_t *ids, uint32_t n);
     /* [team] y[i] = x[rows[i]]: gathers rows */
@@ -385,11 +412,13 @@ struct kernels {
                         const struct k_kv *kv, const struct k_seq *seq, uint32_t from, uint32_t to);
     /* [team] causal attention in expanded form of one sequence over keys and values that stand as
      * floats, position p in row p: key of head h = k_nope[p][h] (nope numbers), then k_pe[p] (rope
-     * numbers, shared by the heads); value = v[p][h] (v_dim numbers). q holds nope + rope numbers. */
+     * numbers, shared by the heads); value = v[p][h] (v_dim numbers). q holds nope + rope numbers.
+     * span: NULL, or which of the keys stand there. */
     void (*attend_expanded)(const struct kernels *k, struct k_heads out, struct k_heads q,
                             struct k_heads k_nope, const float *k_pe, size_t ld_pe,
                             struct k_heads v, uint32_t heads, uint32_t nope, uint32_t rope,
-                            uint32_t v_dim, float scale, const struct k_seq *seq);
+                            uint32_t v_dim, float scale, const struct k_seq *seq,
+                            const struct k_span *span);
     /* [team] chooses from each row of logits [n][vocab] (ld apart); logits are destroyed */
     void (*sample)(const struct kernels *k, struct k_choice *out, float *logits, size_t ld,
                    uint32_t vocab, const struct k_sample *rows, uint32_t n);

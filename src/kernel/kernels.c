@@ -5,6 +5,7 @@
 #include "kernel/latent.h"
 #include "sys/topo.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,6 +66,30 @@ static void mem_sync(const struct kernels *k)
 static void run(const struct kernels *k, void (*fn)(void *arg), void *arg)
 {
     team_run(&cpu_of(k)->team, fn, arg);
+}
+
+/* What host() hands from the caller to the thread that comes to it. */
+struct host_job {
+    void (*fn)(void *job);
+    _Alignas(8) unsigned char job[K_HOST_JOB];
+};
+
+static void host_item(void *job, uint32_t item, uint32_t thread)
+{
+    struct host_job *h = job;
+
+    (void)item;
+    (void)thread;
+    h->fn(h->job);
+}
+
+static void host(const struct kernels *k, void (*fn)(void *job), const void *job, size_t bytes)
+{
+    struct host_job h = { .fn = fn };
+
+    assert(bytes <= sizeof h.job);
+    memcpy(h.job, job, bytes);
+    team_items(&cpu_of(k)->team, 1, host_item, &h, sizeof h);
 }
 
 /* The instruction sets, the best first. Those that end in -base leave out what only newer CPUs
@@ -162,6 +187,7 @@ static void table_fill(struct cpu *c)
     k->copy = mem_copy;
     k->sync = mem_sync;
     k->run = run;
+    k->host = host;
     k->pack = matrix_pack;
     k->pack_bytes = matrix_pack_bytes;
     k->unpack_free = matrix_free;
@@ -223,5 +249,6 @@ void kernels_close(struct kernels *k)
     mem_free(NULL, c->attend, c->team.threads * sizeof *c->attend);
     sample_scratch_destroy(c);
     team_destroy(&c->team);
+    k_arena_finish(&c->arena);
     mem_free(NULL, c, sizeof *c);
 }

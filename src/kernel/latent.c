@@ -109,7 +109,8 @@ void latent_read(const struct kernels *k, float *c, size_t ldc, float *pe, size_
     team_items(&cpu_of(k)->team, job.pieces, read_item, &job, sizeof job);
 }
 
-void latent_slab_attend(const struct cpu_impl *f, const struct latent_slab *b)
+/* A whole slab: every piece of its keys, in order. */
+static void slab_attend(const struct cpu_impl *f, const struct latent_slab *b)
 {
     f->latent_queries(b);
     for (uint32_t piece = 0; piece < latent_pieces(b); piece++) {
@@ -178,7 +179,7 @@ static void slab_item(void *arg, uint32_t item, uint32_t thread)
     for (uint32_t n; item - s->first >= (n = slabs(s, s->seq)); s->seq++)
         s->first += n;
     b = slab_of(s, &job, s->seq, item - s->first, thread);
-    latent_slab_attend(&s->cpu->impl, &b);
+    slab_attend(&s->cpu->impl, &b);
 }
 
 /* Floats of an item's sums while they wait for those of other pieces: o, then m and l. */

@@ -28,6 +28,7 @@ struct latent_job {
     struct k_heads k, v; /* [position][head] */
     const float *k_pe;   /* [position], ld_pe apart */
     size_t ld_pe;
+    uint32_t first; /* the position of their first row */
 };
 
 /* Softmax sums, as struct attend_sums has them. */
@@ -106,9 +107,6 @@ static inline uint32_t latent_room(uint32_t dim, uint32_t v_dim)
     return n < LATENT_QUERIES ? n : LATENT_QUERIES;
 }
 
-/* A whole slab: every piece of its keys, in order. */
-void latent_slab_attend(const struct cpu_impl *f, const struct latent_slab *b);
-
 /* latent.c, expanded.c: the [team] operations */
 void latent_write(const struct kernels *k, const struct k_kv *kv, const float *c, size_t ldc,
                   const float *pe, size_t ldpe, const struct k_seq *seqs, uint32_t n_seqs);
@@ -120,6 +118,6 @@ void attend_latent(const struct kernels *k, struct k_heads out, struct k_heads q
 void attend_expanded(const struct kernels *k, struct k_heads out, struct k_heads q,
                      struct k_heads k_nope, const float *k_pe, size_t ld_pe, struct k_heads v,
                      uint32_t heads, uint32_t nope, uint32_t rope, uint32_t v_dim, float scale,
-                     const struct k_seq *seq);
+                     const struct k_seq *seq, const struct k_span *span);
 
 #endif

@@ -264,6 +264,18 @@ void route(const struct kernels *k, struct k_routes *r, const float *logits, siz
     team_items(&cpu_of(k)->team, 1, sort_item, &job, sizeof job);
 }
 
+void routes_given(const struct kernels *k, struct k_routes *r, const uint32_t *token,
+                  const uint32_t *first)
+{
+    uint32_t n = first[r->experts];
+
+    (void)k;
+    assert(r->top_k == 1 && n <= r->max_tokens);
+    memcpy(r->token, token, n * sizeof *token);
+    memcpy(r->first, first, (r->experts + 1) * sizeof *first);
+    cut_tiles(r, r->self);
+}
+
 struct experts_split {
     const struct kernels *k;
     struct linear_job job; /* without its matrix */
@@ -315,6 +327,7 @@ struct combine_job {
     size_t ldy, ldx;
     const struct k_routes *r;
     uint32_t n, cols, pieces;
+    bool add;
 };
 
 /* Columns whose sums are kept at a time. */
@@ -337,7 +350,7 @@ static void combine_token(const struct combine_job *j, uint32_t i)
                 sum[d] += r->weight[at] * x[d];
         }
         for (uint32_t d = 0; d < n; d++)
-            y[d] += sum[d];
+            y[d] = j->add ? y[d] + sum[d] : sum[d];
     }
 }
 
@@ -352,9 +365,9 @@ static void combine_item(void *arg, uint32_t item, uint32_t thread)
 }
 
 void combine(const struct kernels *k, float *y, size_t ldy, const float *x, size_t ldx,
-             const struct k_routes *r, uint32_t n, uint32_t cols)
+             const struct k_routes *r, uint32_t n, uint32_t cols, bool add)
 {
-    struct combine_job job = { y, x, ldy, ldx, r, n, cols, pieces(k, n) };
+    struct combine_job job = { y, x, ldy, ldx, r, n, cols, pieces(k, n), add };
 
     team_items(&cpu_of(k)->team, job.pieces, combine_item, &job, sizeof job);
 }

@@ -16,9 +16,11 @@ int routes_create(const struct kernels *k, struct k_routes **out, uint32_t max_t
 void routes_destroy(const struct kernels *k, struct k_routes *r);
 void route(const struct kernels *k, struct k_routes *r, const float *logits, size_t ld, uint32_t n,
            const struct k_router *how);
+void routes_given(const struct kernels *k, struct k_routes *r, const uint32_t *token,
+                  const uint32_t *first);
 void linear_experts(const struct kernels *k, float *y, size_t ldy, const struct k_act *a,
                     const struct k_matrix *const *w, const struct k_routes *r, uint32_t n);
 void combine(const struct kernels *k, float *y, size_t ldy, const float *x, size_t ldx,
-             const struct k_routes *r, uint32_t n, uint32_t cols);
+             const struct k_routes *r, uint32_t n, uint32_t cols, bool add);
 
 #endif

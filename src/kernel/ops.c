@@ -306,7 +306,7 @@ static void linear(const struct kernels *k, float *y, size_t ldy, const struct k
     team_items_ahead(&cpu_of(k)->team, s.items, linear_item, linear_ahead, &s, sizeof s);
 }
 
-/* embed and gather: copies of rows. */
+/* embed, gather and add_rows: rows as they are. */
 struct rows_job {
     float *y;
     size_t ldy;
@@ -325,8 +325,11 @@ static void embed_item(void *arg, uint32_t item, uint32_t thread)
 
     (void)thread;
     for (uint32_t i = from; i < to; i++) {
-        assert(j->ids[i] >= 0 && (uint32_t)j->ids[i] < j->table->rows);
-        matrix_row(j->table, (uint32_t)j->ids[i], j->y + i * j->ldy);
+        assert(j->ids[i] < (int64_t)j->table->rows);
+        if (j->ids[i] < 0)
+            memset(j->y + i * j->ldy, 0, j->table->cols * sizeof *j->y);
+        else
+            matrix_row(j->table, (uint32_t)j->ids[i], j->y + i * j->ldy);
     }
 }
 
@@ -363,6 +366,27 @@ static void gather(const struct kernels *k, float *y, size_t ldy, const float *x
                             .pieces = pieces(k, n) };
 
     team(k, job.pieces, gather_item, &job, sizeof job);
+}
+
+static void add_item(void *arg, uint32_t item, uint32_t thread)
+{
+    const struct rows_job *j = arg;
+    uint32_t from, to = piece(j->n, j->pieces, item, &from);
+
+    (void)thread;
+    for (uint32_t i = from; i < to; i++)
+        for (uint32_t c = 0; c < j->cols; c++)
+            j->y[i * j->ldy + c] += j->x[i * j->ldx + c];
+}
+
+static void add_rows(const struct kernels *k, float *y, size_t ldy, const float *x, size_t ldx,
+                     uint32_t n, uint32_t cols)
+{
+    struct rows_job job = {
+        .y = y, .ldy = ldy, .x = x, .ldx = ldx, .n = n, .cols = cols, .pieces = pieces(k, n)
+    };
+
+    team(k, job.pieces, add_item, &job, sizeof job);
 }
 
 struct rope_job {
@@ -480,6 +504,7 @@ void ops_fill(struct kernels *k)
     k->linear = linear;
     k->embed = embed;
     k->gather = gather;
+    k->add_rows = add_rows;
     k->rope = rope;
     k->kv_write = kv_write;
     k->attend = attend;
@@ -489,6 +514,7 @@ void ops_fill(struct kernels *k)
     k->routes_create = routes_create;
     k->routes_destroy = routes_destroy;
     k->route = route;
+    k->routes_given = routes_given;
     k->linear_experts = linear_experts;
     k->combine = combine;
     k->latent_write = latent_write;

@@ -4,6 +4,8 @@
 #include "kernel/i8.h"
 
 #include <assert.h>
+#include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,15 +48,31 @@ static size_t seg_bytes(const struct k_seg *s)
     return s->panels * (s->q_bytes + (s->scale_count + s->min_count) * seg_scale_size(s));
 }
 
+/* From here on a part of a matrix comes from the arena. */
+#define ARENA_LEAST ((size_t)64 << 10)
+
+static void *seg_take(const struct kernels *k, size_t bytes)
+{
+    return bytes < ARENA_LEAST ? k->alloc(k, bytes) : k_arena_take(&cpu_of(k)->arena, bytes);
+}
+
+static void seg_give(const struct kernels *k, void *p, size_t bytes)
+{
+    if (bytes < ARENA_LEAST)
+        k->free(k, p, bytes);
+    else
+        k_arena_give(&cpu_of(k)->arena, p);
+}
+
 static int seg_alloc(const struct kernels *k, struct k_seg *s)
 {
     size_t size = seg_scale_size(s);
 
-    s->q = k->alloc(k, s->panels * s->q_bytes);
+    s->q = seg_take(k, s->panels * s->q_bytes);
     if (s->scale_count)
-        s->scale = k->alloc(k, s->panels * s->scale_count * size);
+        s->scale = seg_take(k, s->panels * s->scale_count * size);
     if (s->min_count)
-        s->min = k->alloc(k, s->panels * s->min_count * size);
+        s->min = seg_take(k, s->panels * s->min_count * size);
     if (!s->q || (s->scale_count && !s->scale) || (s->min_count && !s->min))
         return ERR_NOMEM;
     return 0;
@@ -219,19 +237,23 @@ static void put_f8(const struct k_matrix *m, struct k_seg *s, uint32_t row,
     put_f8_scales(m, s, row, part->scale + (size_t)(r / K_F8_BLOCK) * scales);
 }
 
-static void pack_row(const struct k_matrix *m, struct k_seg *s, uint32_t row, const void *src)
+/* False if a block's numbers are not finite. */
+static bool pack_row(const struct k_matrix *m, struct k_seg *s, uint32_t row, const void *src)
 {
     uint32_t p = row / m->panel, lane = row % m->panel;
     struct k_block blk;
+    bool finite = true;
 
     if (!s->fmt.bits) {
         put_dense(s, m->panel, p, lane, src, m->cols);
-        return;
+        return true;
     }
     for (uint32_t b = 0; b < m->blocks; b++) {
         k_block_decode(s->type, &blk, src, b);
+        finite = finite && k_block_finite(&blk);
         put_block(s, m->panel, p, lane, b, &blk);
     }
+    return finite;
 }
 
 /* Packing is shared out by panels: threads take them in order, so that the file is still read from
@@ -240,8 +262,15 @@ struct pack_job {
     const struct kernels *k;
     const struct k_matrix *m;
     const struct k_part *parts;
-    uint32_t seg; /* where the calling thread is */
+    uint32_t seg;              /* where the calling thread is */
+    _Atomic uint64_t *corrupt; /* part << 32 | panel of a number that is not finite; NONE: none */
 };
+#define NONE UINT64_MAX
+
+static uint32_t source_row(const struct k_part *part, uint32_t r)
+{
+    return part->row_map ? part->row_map[r] : r;
+}
 
 /* A full panel of dense rows at once. False if the rows do not end with a dword. */
 static bool turn_dense(const struct pack_job *job, struct k_seg *s, const struct k_part *part,
@@ -257,7 +286,7 @@ static bool turn_dense(const struct pack_job *job, struct k_seg *s, const struct
     for (uint32_t lane = 0; lane < lanes; lane++) {
         uint32_t r = p * lanes + lane;
 
-        r = part->row_map ? part->row_map[r] : r;
+        r = source_row(part, r);
         row[lane] = (const uint8_t *)part->data + r * part->stride;
         if (s->type == K_F8_E4M3)
             put_f8_scales(m, s, p * lanes + lane, part->scale + (size_t)(r / K_F8_BLOCK) * scales);
@@ -267,26 +296,28 @@ static bool turn_dense(const struct pack_job *job, struct k_seg *s, const struct
     return true;
 }
 
-static void pack_rows(const struct pack_job *job, uint32_t p)
+/* True if all numbers of the panel are finite. */
+static bool pack_rows(const struct pack_job *job, uint32_t p)
 {
     struct k_seg *s = &job->m->segs[job->seg];
     const struct k_part *part = &job->parts[job->seg];
     uint32_t from = p * job->m->panel, to = from + job->m->panel;
+    bool finite = true;
 
     if (s->type == K_I8) {
         i8_pack_panel(job->k, job->m, s, part, p);
-        return;
+        return true;
     }
-    if (!s->fmt.bits && to <= part->rows && turn_dense(job, s, part, p))
-        return;
-    for (uint32_t r = from; r < to && r < part->rows; r++) {
-        uint32_t src = part->row_map ? part->row_map[r] : r;
+    if (s->fmt.bits || to > part->rows || !turn_dense(job, s, part, p))
+        for (uint32_t r = from; r < to && r < part->rows; r++) {
+            uint32_t src = source_row(part, r);
 
-        if (s->type == K_F8_E4M3)
-            put_f8(job->m, s, r, part, src);
-        else
-            pack_row(job->m, s, r, (const char *)part->data + src * part->stride);
-    }
+            if (s->type == K_F8_E4M3)
+                put_f8(job->m, s, r, part, src);
+            else
+                finite &= pack_row(job->m, s, r, (const char *)part->data + src * part->stride);
+        }
+    return s->fmt.bits ? finite : k_dense_finite(s->type, s->q + p * s->q_bytes, s->q_bytes);
 }
 
 static void pack_panel(void *arg, uint32_t p, uint32_t thread)
@@ -296,7 +327,8 @@ static void pack_panel(void *arg, uint32_t p, uint32_t thread)
     uint32_t from = p * job->m->panel, to = from + job->m->panel;
 
     (void)thread;
-    pack_rows(job, p);
+    if (!pack_rows(job, p))
+        atomic_store(job->corrupt, (uint64_t)job->seg << 32 | p);
     if (part->packed)
         part->packed(part->packed_arg, from, to < part->rows ? to : part->rows);
 }
@@ -307,6 +339,40 @@ static void pack_team(void *arg)
 
     for (; job.seg < job.m->n_segs; job.seg++)
         team_items(&cpu_of(job.k)->team, job.m->segs[job.seg].panels, pack_panel, &job, sizeof job);
+}
+
+/* The first number of the row that is not finite; cols if there is none. */
+static uint32_t bad_column(const struct k_part *part, uint32_t row, uint32_t cols, float *value)
+{
+    const struct k_type_info *t = &k_type_info[part->type];
+    const char *src = (const char *)part->data + row * part->stride;
+    float v[256];
+
+    for (uint32_t c = 0; c < cols; c += t->block) {
+        k_dequant(part->type, v, src + (size_t)(c / t->block) * t->bytes, t->block);
+        for (uint32_t i = 0; i < t->block; i++)
+            if (!isfinite(*value = v[i]))
+                return c + i;
+    }
+    return cols;
+}
+
+static int report_corrupt(const struct k_matrix *m, const struct k_part *parts, uint64_t where,
+                          struct err *e)
+{
+    const struct k_part *part = &parts[where >> 32];
+    uint32_t from = (uint32_t)where * m->panel, col;
+    float value;
+
+    for (uint32_t r = from; r < part->rows && r < from + m->panel; r++)
+        if ((col = bad_column(part, source_row(part, r), m->cols, &value)) < m->cols)
+            return err_set(e, ERR_CORRUPT,
+                           "tensor %s: row %u, column %u is %g: weights must be finite",
+                           part->name ? part->name : "without a name", source_row(part, r), col,
+                           (double)value);
+    return err_set(e, ERR_CORRUPT,
+                   "tensor %s: its blocks from row %u on have scales that are not finite",
+                   part->name ? part->name : "without a name", from);
 }
 
 static int check_parts(const struct k_part *parts, uint32_t n_parts, uint32_t cols, struct err *e)
@@ -374,7 +440,8 @@ int matrix_pack(const struct kernels *k, struct k_matrix **out, const struct k_p
                 uint32_t n_parts, uint32_t cols, enum k_math math, struct err *e)
 {
     struct k_matrix *m;
-    struct pack_job job = { .k = k, .parts = parts };
+    _Atomic uint64_t corrupt = NONE;
+    struct pack_job job = { .k = k, .parts = parts, .corrupt = &corrupt };
     int st = check_parts(parts, n_parts, cols, e);
 
     if (st < 0)
@@ -396,6 +463,11 @@ int matrix_pack(const struct kernels *k, struct k_matrix **out, const struct k_p
     }
     job.m = m;
     k->run(k, pack_team, &job);
+    if (corrupt != NONE) {
+        st = report_corrupt(m, parts, corrupt, e);
+        matrix_free(k, m);
+        return st;
+    }
     *out = m;
     return 0;
 }
@@ -407,9 +479,9 @@ void matrix_free(const struct kernels *k, struct k_matrix *m)
     for (uint32_t i = 0; m->segs && i < m->n_segs; i++) {
         struct k_seg *s = &m->segs[i];
 
-        k->free(k, s->q, s->panels * s->q_bytes);
-        k->free(k, s->scale, s->panels * s->scale_count * seg_scale_size(s));
-        k->free(k, s->min, s->panels * s->min_count * seg_scale_size(s));
+        seg_give(k, s->q, s->panels * s->q_bytes);
+        seg_give(k, s->scale, s->panels * s->scale_count * seg_scale_size(s));
+        seg_give(k, s->min, s->panels * s->min_count * seg_scale_size(s));
     }
     free(m->segs);
     free(m);

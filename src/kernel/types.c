@@ -254,3 +254,41 @@ void k_dequant(enum k_type type, float *dst, const void *src, uint64_t n)
         dequant_blocks(type, dst, src, n);
     }
 }
+
+/* Numbers whose exponent is all ones are not finite; without their sign they are the largest. The types
+ * are those that the compiler has vector maxima for on every CPU. */
+#define MAX_BITS(name, bits, type)                                                                 \
+    static type name(const type *p, size_t n)                                                      \
+    {                                                                                              \
+        type max = 0;                                                                              \
+                                                                                                   \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            type v = (type)(p[i] & (bits));                                                        \
+                                                                                                   \
+            max = v > max ? v : max;                                                               \
+        }                                                                                          \
+        return max;                                                                                \
+    }
+MAX_BITS(max_bits8, 0x7f, uint8_t)
+MAX_BITS(max_bits16, 0x7fff, int16_t)
+MAX_BITS(max_bits32, 0x7fffffff, int32_t)
+
+bool k_dense_finite(enum k_type type, const void *p, size_t bytes)
+{
+    switch (type) {
+    case K_F8_E4M3:
+        return max_bits8(p, bytes) < 0x7f;
+    case K_F16:
+        return max_bits16(p, bytes / 2) < 0x7c00;
+    case K_BF16:
+        return max_bits16(p, bytes / 2) < 0x7f80;
+    default:
+        assert(type == K_F32);
+        return max_bits32(p, bytes / 4) < 0x7f800000;
+    }
+}
+
+bool k_block_finite(const struct k_block *b)
+{
+    return isfinite(b->scale[0]) && isfinite(b->scale[1]) && isfinite(b->min);
+}

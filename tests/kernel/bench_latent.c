@@ -42,7 +42,7 @@ static void do_expanded(void *arg)
 
     value.p += NOPE;
     op->k->attend_expanded(op->k, vectors(op->out, HEADS, NOPE), vectors(op->q, HEADS, NOPE + ROPE),
-                           key, op->q, ROPE, value, HEADS, NOPE, ROPE, NOPE, 0.1f, &op->seq);
+                           key, op->q, ROPE, value, HEADS, NOPE, ROPE, NOPE, 0.1f, &op->seq, NULL);
 }
 
 static void one_latent(struct latent_op *op, uint32_t n, uint32_t pos, uint32_t heads,
@@ -141,7 +141,7 @@ static void do_combine(void *arg)
 {
     const struct moe_op *op = arg;
 
-    op->k->combine(op->k, op->x, HIDDEN, op->y, INNER, op->r, op->n, INNER);
+    op->k->combine(op->k, op->x, HIDDEN, op->y, INNER, op->r, op->n, INNER, true);
 }
 
 static void one_moe(struct moe_op *op, uint32_t n)

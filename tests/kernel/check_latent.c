@@ -365,18 +365,25 @@ struct wide_call {
     const struct wide_data *d;
     float *out;
     struct k_seq seq;
+    const struct k_span *span;
 };
 
 static void expanded_call(void *arg)
 {
     const struct wide_call *c = arg;
     const struct wide_shape *s = c->d->s;
-    struct k_heads key = vectors(c->d->kv, s->heads, s->nope + s->v), value = key;
+    struct k_heads key = vectors(c->d->kv, s->heads, s->nope + s->v), value;
+    const float *k_pe = c->d->k_pe;
 
+    if (c->span) {
+        key.p += c->span->from * key.row;
+        k_pe += (size_t)c->span->from * s->rope;
+    }
+    value = key;
     value.p += s->nope;
     c->k->attend_expanded(c->k, vectors(c->out, s->heads, s->v),
-                          vectors(c->d->q, s->heads, s->nope + s->rope), key, c->d->k_pe, s->rope,
-                          value, s->heads, s->nope, s->rope, s->v, SCALE, &c->seq);
+                          vectors(c->d->q, s->heads, s->nope + s->rope), key, k_pe, s->rope, value,
+                          s->heads, s->nope, s->rope, s->v, SCALE, &c->seq, c->span);
 }
 
 /* Rows [from, to); keys past `to` must not matter. */
@@ -388,6 +395,27 @@ static void expanded_range(const struct kernels *k, const struct wide_data *d, u
     };
 
     k->run(k, expanded_call, &c);
+}
+
+/* The same in parts of the keys. */
+static void expanded_parts(struct check *c, const struct wide_data *d, uint32_t from, uint32_t part,
+                           float *out)
+{
+    size_t bytes = (size_t)(d->n - from) * d->s->heads * 2 * sizeof(float);
+    struct k_span span = { .to = part, .sums = get(c->two, bytes) };
+    struct wide_call call = {
+        .k = c->two,
+        .d = d,
+        .out = out,
+        .seq = { .row = from, .n = d->n - from, .pos = from },
+        .span = &span,
+    };
+
+    for (; span.from < d->n; span.from += part) {
+        span.to = d->n - span.from < part ? d->n : span.from + part;
+        c->two->run(c->two, expanded_call, &call);
+    }
+    c->two->free(c->two, span.sums, bytes);
 }
 
 static double expanded_error(const struct wide_data *d, uint32_t row, uint32_t head,
@@ -433,6 +461,13 @@ static void expanded_ways(struct check *c, const struct wide_data *d, const floa
         expect(c, same_bits(out, want, d->n * vec * sizeof *out),
                "attend_expanded %u x %u+%u/%u, %u rows: chunks of %u differ", s->heads, s->nope,
                s->rope, s->v, d->n, chunks[i]);
+    }
+    for (uint32_t from = 0; from < d->n; from += d->n / 2 + 1) {
+        memset(out, 0, d->n * vec * sizeof *out);
+        expanded_parts(c, d, from, KV_PIECE, out);
+        expect(c, same_bits(out + from * vec, want + from * vec, (d->n - from) * vec * sizeof *out),
+               "attend_expanded %u x %u+%u/%u, rows %u to %u: parts of keys differ", s->heads,
+               s->nope, s->rope, s->v, from, d->n);
     }
     memset(out, 0, d->n * vec * sizeof *out);
     for (uint32_t row = 0; row < d->n; row += 23) {

@@ -1,6 +1,8 @@
 /* linear, embed and the forms of activations. */
 #include "check.h"
 
+#include "base/status.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -192,18 +194,21 @@ static void one_count(struct check *c, const struct fixture *f, const struct k_m
 
 static void check_embed(struct check *c, const struct fixture *f, const struct k_matrix *m)
 {
-    int32_t ids[3] = { (int32_t)f->shape.rows - 1, 0, (int32_t)f->shape.rows / 2 };
+    int32_t ids[4] = { (int32_t)f->shape.rows - 1, 0, (int32_t)f->shape.rows / 2, -1 };
     size_t cols = f->shape.cols;
-    float *y = get(c->two, 3 * cols * sizeof *y);
+    float *y = get(c->two, 4 * cols * sizeof *y);
     bool same = true;
 
-    c->two->embed(c->two, y, cols, m, ids, 3);
+    memset(y, 0xff, 4 * cols * sizeof *y);
+    c->two->embed(c->two, y, cols, m, ids, 4);
     for (int i = 0; i < 3; i++)
         same = same &&
                same_bits(y + (size_t)i * cols, f->w + (size_t)ids[i] * cols, cols * sizeof *y);
+    for (size_t i = 3 * cols; i < 4 * cols; i++)
+        same = same && y[i] == 0;
     expect(c, same, "embed %s %ux%u is not what k_dequant gives", k_type_info[f->type].name,
            f->shape.rows, f->shape.cols);
-    c->two->free(c->two, y, 3 * cols * sizeof *y);
+    c->two->free(c->two, y, 4 * cols * sizeof *y);
 }
 
 static void one_shape(struct check *c, struct rng *r, enum k_type type, enum k_math math,
@@ -338,6 +343,64 @@ static void check_parts(struct check *c, struct rng *r)
            "96 columns are no blocks of Q4_K");
 }
 
+/* One number that is not finite anywhere in the weights is found, and named; for a format of blocks the
+ * scale is made so, and the block's first number is named. */
+struct spoiled {
+    enum k_type type;
+    size_t at; /* of the row's bytes */
+    uint32_t column;
+    unsigned char bytes[4];
+    uint32_t n;
+};
+
+static void one_spoiled(struct check *c, struct rng *r, const struct spoiled *s, uint32_t row)
+{
+    enum { ROWS = 37, COLS = 160 };
+    static const float scale[2] = { 1, 1 };
+    size_t stride = k_type_bytes(s->type, COLS);
+    unsigned char *w = random_weights(r, s->type, ROWS * COLS);
+    struct k_part part = { .type = s->type,
+                           .name = "spoiled",
+                           .rows = ROWS,
+                           .data = w,
+                           .stride = stride,
+                           .scale = scale };
+    struct k_matrix *m;
+    struct err e = { "" };
+    char want[64];
+    int st;
+
+    memcpy(w + row * stride + s->at, s->bytes, s->n);
+    snprintf(want, sizeof want, "tensor spoiled: row %u, column %u is ", row, s->column);
+    st = c->two->pack(c->two, &m, &part, 1, COLS, K_MATH_FAST, &e);
+    expect(c, st == ERR_CORRUPT && strstr(e.text, want), "%s that is not finite in row %u: \"%s\"",
+           k_type_info[s->type].name, row, e.text);
+    if (st == 0)
+        c->two->unpack_free(c->two, m);
+    free(w);
+}
+
+static void check_spoiled(struct check *c, struct rng *r)
+{
+    static const struct spoiled cases[] = {
+        { K_F32, 4 * 159, 159, { 0, 0, 0x80, 0x7f }, 4 }, /* infinity */
+        { K_F32, 0, 0, { 1, 0, 0xc0, 0xff }, 4 },         /* NaN, with a sign */
+        { K_F16, 2 * 97, 97, { 0, 0xfc }, 2 },
+        { K_F16, 2 * 97, 97, { 1, 0x7e }, 2 },
+        { K_BF16, 2 * 33, 33, { 0x80, 0x7f }, 2 },
+        { K_BF16, 2 * 33, 33, { 0xc0, 0xff }, 2 },
+        { K_F8_E4M3, 131, 131, { 0x7f }, 1 },
+        { K_F8_E4M3, 3, 3, { 0xff }, 1 },
+        { K_Q4_1, 20, 32, { 0, 0x7c }, 2 },
+        { K_Q4_1, 22, 32, { 1, 0x7c }, 2 },
+        { K_Q8_0, 4 * 34, 128, { 0, 0xfc }, 2 },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (uint32_t row = 0; row < 37; row += 9)
+            one_spoiled(c, r, &cases[i], row);
+}
+
 void check_linear(struct check *c)
 {
     struct rng r = { 1 };
@@ -350,4 +413,5 @@ void check_linear(struct check *c)
                     one_shape(c, &r, (enum k_type)type, (enum k_math)math, shapes[i]);
     check_parts(c, &r);
     check_bf16(c, &r);
+    check_spoiled(c, &r);
 }

@@ -234,7 +234,7 @@ static void mixture_call(void *arg)
     k->act_swiglu(k, m->a, m->mid, 2 * INNER, pairs, INNER);
     k->linear_experts(k, m->wide, HIDDEN, m->a, (const struct k_matrix *const *)m->down, m->r,
                       m->n);
-    k->combine(k, m->y, HIDDEN, m->wide, HIDDEN, m->r, m->n, HIDDEN);
+    k->combine(k, m->y, HIDDEN, m->wide, HIDDEN, m->r, m->n, HIDDEN, true);
 }
 
 static void mixture_init(struct mixture *m, const struct kernels *k, enum k_type type,
@@ -305,6 +305,74 @@ static void compare_products(struct check *c, struct mixture *m, const char *typ
     k->free(k, in, 2 * INNER * sizeof *in);
 }
 
+/* Rows of the experts from EXPERTS / 2 on, as a rank would do them that has only those. */
+struct share {
+    const struct mixture *m;
+    struct k_routes *r;
+    struct k_act *a;
+    const float *x; /* rows in another order than sorted */
+    float *mid;
+    uint32_t n;
+};
+
+static void share_call(void *arg)
+{
+    const struct share *s = arg;
+    const struct kernels *k = s->m->k;
+
+    k->act_sorted(k, s->a, s->x, HIDDEN, s->r, s->n, HIDDEN);
+    k->linear_experts(k, s->mid, 2 * INNER, s->a,
+                      (const struct k_matrix *const *)s->m->up + EXPERTS / 2, s->r, s->n);
+}
+
+/* The second half of the experts with rows given in reverse: the products of the last call. */
+static void compare_given(struct check *c, const struct mixture *m, const char *type)
+{
+    const struct kernels *k = m->k;
+    uint32_t begin = m->r->first[EXPERTS / 2], first[EXPERTS / 2 + 1], token[MAX_N * 2];
+    struct share s = { .m = m, .n = m->n * m->how.top_k - begin };
+    float *x = get(k, (size_t)MAX_N * 2 * HIDDEN * sizeof *x);
+
+    s.x = x;
+    s.mid = get(k, (size_t)MAX_N * 2 * 2 * INNER * sizeof *s.mid);
+    if (k->routes_create(k, &s.r, MAX_N * 2, EXPERTS / 2, 1) < 0 ||
+        k->act_create(k, &s.a, MAX_N * 2, HIDDEN, k->matrix_form(m->up[0])) < 0)
+        abort();
+    for (uint32_t e = 0; e <= EXPERTS / 2; e++)
+        first[e] = m->r->first[EXPERTS / 2 + e] - begin;
+    for (uint32_t i = 0; i < s.n; i++) {
+        token[i] = s.n - 1 - i;
+        memcpy(x + (size_t)token[i] * HIDDEN, m->x + (size_t)m->r->token[begin + i] * HIDDEN,
+               HIDDEN * sizeof *x);
+    }
+    k->routes_given(k, s.r, token, first);
+    k->run(k, share_call, &s);
+    expect(c,
+           same_bits(s.mid, m->mid + (size_t)begin * 2 * INNER,
+                     (size_t)s.n * 2 * INNER * sizeof *s.mid),
+           "routes_given %s, %u tokens: products differ", type, m->n);
+    k->routes_destroy(k, s.r);
+    k->act_destroy(k, s.a);
+    k->free(k, s.mid, (size_t)MAX_N * 2 * 2 * INNER * sizeof *s.mid);
+    k->free(k, x, (size_t)MAX_N * 2 * HIDDEN * sizeof *x);
+}
+
+/* combine() that replaces is combine() onto zeros. */
+static void compare_replaced(struct check *c, const struct mixture *m)
+{
+    const struct kernels *k = m->k;
+    size_t bytes = (size_t)m->n * HIDDEN * sizeof(float);
+    float *y = get(k, bytes), *want = get(k, bytes);
+
+    memset(y, 0xff, bytes);
+    memset(want, 0, bytes);
+    k->combine(k, want, HIDDEN, m->wide, HIDDEN, m->r, m->n, HIDDEN, true);
+    k->combine(k, y, HIDDEN, m->wide, HIDDEN, m->r, m->n, HIDDEN, false);
+    expect(c, same_bits(y, want, bytes), "combine, %u tokens: does not replace", m->n);
+    k->free(k, y, bytes);
+    k->free(k, want, bytes);
+}
+
 /* combine() of the last call in double; y was 1 before. */
 static void compare_combined(struct check *c, const struct mixture *m, const float *y)
 {
@@ -351,6 +419,8 @@ static void check_mixture(struct check *c, struct rng *r, enum k_type type, enum
             want[i] = y[i] = 1;
         mixture_rows(&two, x, logits, want, 0, rows);
         compare_combined(c, &two, want);
+        compare_replaced(c, &two);
+        compare_given(c, &two, k_type_info[type].name);
         compare_products(c, &two, k_type_info[type].name);
         for (uint32_t from = 0; from < rows; from += chunk)
             mixture_rows(&one, x, logits, y, from, from + chunk < rows ? from + chunk : rows);

@@ -140,6 +140,21 @@ static void check_gather(struct check *c)
     expect(c, y[0] == 64 && y[31] == 95 && y[40] == 0 && y[80] == 64 && y[111] == 95, "gather");
 }
 
+static void check_add(struct check *c)
+{
+    float x[3 * 32], y[3 * 40];
+    bool right = true;
+
+    for (int i = 0; i < 96; i++)
+        x[i] = (float)i;
+    for (int i = 0; i < 120; i++)
+        y[i] = 1000;
+    c->two->add_rows(c->two, y, 40, x, 32, 3, 32);
+    for (int i = 0; i < 120; i++)
+        right = right && y[i] == 1000 + (i % 40 < 32 ? (float)(i / 40 * 32 + i % 40) : 0);
+    expect(c, right, "add_rows");
+}
+
 void check_rows(struct check *c)
 {
     check_acts(c);
@@ -151,4 +166,5 @@ void check_rows(struct check *c)
         check_rope(c, 256, 64, (enum k_rope_style)style);
     }
     check_gather(c);
+    check_add(c);
 }

@@ -60,6 +60,7 @@ static void load_tile(const struct latent_slab *b, uint32_t first, uint32_t n)
                          (const char *)job->kv.k + at * (job->kv.type == K_F32 ? 4 : 2), job->dim);
             continue;
         }
+        pos -= job->first;
         memcpy(row, job->k.p + pos * job->k.row + b->head * job->k.head, plain * sizeof *row);
         memcpy(row + plain, job->k_pe + pos * job->ld_pe, job->rope * sizeof *row);
         memcpy(row + job->dim, job->v.p + pos * job->v.row + b->head * job->v.head,

@@ -71,6 +71,7 @@ static void load_key(const struct latent_slab *b, size_t pos, float *row)
         row_load(job->kv.type, row, cached_key(b, pos), job->dim);
         return;
     }
+    pos -= job->first;
     row_load(K_F32, row, own_row(b, &job->k, pos), plain);
     row_load(K_F32, row + plain, job->k_pe + pos * job->ld_pe, job->rope);
     row_load(K_F32, row + job->dim, own_row(b, &job->v, pos), job->v_dim);

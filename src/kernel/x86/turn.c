@@ -45,15 +45,27 @@ ALWAYS_INLINE void turn_square(veci col[LANES], const veci row[LANES])
     }
 }
 
+/* The two halves of each dword, or its four bytes, as runs of lanes: first within each four lanes, then
+ * the pieces to their runs. */
+ALWAYS_INLINE veci split(veci v, uint32_t unit)
+{
+    const veci bytes = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    const veci halves = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+
+    if (unit == 2)
+        return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7),
+                                        _mm512_shuffle_epi8(v, halves));
+    return _mm512_permutexvar_epi32(
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
+        _mm512_shuffle_epi8(v, bytes));
+}
+
 ALWAYS_INLINE void put(uint8_t *q, veci v, uint32_t unit, uint32_t flip)
 {
     v = _mm512_xor_si512(v, _mm512_set1_epi32((int)flip));
-    if (unit == 4)
-        _mm512_storeu_si512(q, v);
-    for (uint32_t i = 0; unit == 2 && i < 2; i++, v = _mm512_srli_epi32(v, 16))
-        _mm256_storeu_si256((__m256i *)(void *)(q + 32 * i), _mm512_cvtepi32_epi16(v));
-    for (uint32_t i = 0; unit == 1 && i < 4; i++, v = _mm512_srli_epi32(v, 8))
-        _mm_storeu_si128((__m128i *)(void *)(q + 16 * i), _mm512_cvtepi32_epi8(v));
+    _mm512_storeu_si512(q, unit == 4 ? v : split(v, unit));
 }
 #else
 ALWAYS_INLINE void turn_four(veci out[4], const veci r[4])

@@ -579,17 +579,21 @@ ALWAYS_INLINE veci packed_code(const uint8_t *q, uint32_t step, const uint32_t b
     return i_or(low, i_and(extra, i_splat8(bits == 6 ? 0x30 : 0x10)));
 }
 
-/* Sums acc of 8 or 16 rows to outputs of row r; the last panel may be cut. */
+/* Sums acc of 8 or 16 rows to outputs of row r; the last panel may be cut. Stores under a mask are slow
+ * on some CPUs even where it is all ones. */
 ALWAYS_INLINE void put_outputs(const struct linear_job *job, const struct k_seg *s, uint32_t p,
                                uint32_t r, vec acc)
 {
-    uint32_t col = p * LANES;
-    mask m = first_lanes(s->rows - col);
+    uint32_t col = p * LANES, left = s->rows - col;
     float *y = job->y + r * job->ldy + s->row0 + col;
 
+    if (left >= LANES) {
+        v_store(y, job->accumulate ? v_add(v_load(y), acc) : acc);
+        return;
+    }
     if (job->accumulate)
-        acc = v_add(v_load_part(m, y), acc);
-    v_store_part(m, y, acc);
+        acc = v_add(v_load_part(first_lanes(left), y), acc);
+    v_store_part(first_lanes(left), y, acc);
 }
 
 #endif
