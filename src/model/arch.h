@@ -11,6 +11,8 @@
 struct layer;
 struct mla_work;
 struct moe_work;
+struct head_travel;
+struct norm;
 struct mtp;
 struct mtp_work;
 
@@ -34,7 +36,13 @@ struct model {
     enum k_math math;
     enum k_type kv_type;
     uint32_t first_layer, n_layers; /* this stage's */
-    uint32_t max_pos;               /* rows of the rotary table */
+    struct model_part part;         /* sizes are 1 or more */
+    uint32_t heads, kv_heads;       /* this rank's; of all ranks: cfg's */
+    uint32_t first_head, first_kv_head;
+    struct share ids;      /* of the vocabulary: this rank's rows of the embedding */
+    struct share head_ids; /* and of the head */
+    struct share experts;  /* this rank's: whole where there is expert parallelism, else in part */
+    uint32_t max_pos;      /* rows of the rotary table */
     float *cos, *sin;
     struct k_matrix *embed; /* first stage; the last one too if it is also the head */
     struct k_matrix *head;  /* last stage; NULL elsewhere, and where embed serves */
@@ -54,13 +62,14 @@ struct work_shape {
     uint32_t forms;        /* k_form bits that the matrices which read it want */
     uint32_t head_forms;   /* the same of the matrices of a head (latent attention) */
     uint32_t expert_forms; /* and of those of an expert */
+    uint32_t expert_ffn;   /* most columns of an expert */
 };
 
 struct model_work {
     const struct model *m;
     uint32_t max_tokens, max_logit_rows;
     struct work_shape shape;
-    float *x;             /* [max_tokens][hidden]: the residual stream */
+    float *x;             /* [max_tokens + tp_size - 1][hidden]: the residual stream */
     float *wide;          /* [max_tokens][wide] */
     float *ctx;           /* [max_tokens][ctx] */
     struct k_act *act;    /* [max_tokens][act] */
@@ -69,7 +78,22 @@ struct model_work {
     struct mtp_work *mtp; /* NULL: no layer for drafts */
     float *head_x;        /* [max_logit_rows][hidden] */
     struct k_act *head_act;
-    float *logits; /* [max_logit_rows][vocab] */
+    float *logits;                   /* [max_logit_rows][vocab] */
+    struct head_travel *head_travel; /* NULL: the head is not shared by data-parallel ranks */
+
+    /* Tensor parallel; NULL alone. */
+    float *sum;     /* as x: a block's output before it is summed over the ranks */
+    int32_t *ids;   /* [max_tokens]: rows of this rank's embedding, -1 where another has it */
+    uint32_t *same; /* 0, 1, 2 .. */
+    float *parts;   /* [tp_size][max_logit_rows][vocabulary of a rank, the largest] */
+    /* The rows of the step that this rank keeps between the blocks (stream.c): all, or with `spread`
+     * those from tp_rank * each on, as many of `each` as there are. */
+    struct share own;
+    uint32_t each;
+    bool spread;
+
+    void (*layer_done)(void *arg, uint32_t layer); /* model_watch_layers */
+    void *layer_arg;
     model_probe_fn *probe;
     void *probe_arg;
 };
@@ -87,12 +111,42 @@ void norm_free(const struct model *m, struct norm *x, uint32_t n);
  * [team] */
 void work_linear(const struct kernels *k, float *y, size_t ldy, struct k_act *a,
                  const struct k_matrix *w, uint32_t n, bool add);
+/* [team] The normalized rows of the stream, all of them, to w->act. */
+void work_norm(const struct model *m, struct model_work *w, const struct norm *norm, uint32_t n);
+/* [team] A block's last product: x += w->act times matrix + bias (NULL: none), summed over the ranks. */
+void work_output(const struct model *m, const struct model_work *w, const struct k_matrix *matrix,
+                 const float *bias, uint32_t n);
+/* [team] The same where this rank's part stands in w->sum (which is not NULL). */
+void work_sum(const struct model *m, const struct model_work *w, const float *bias, uint32_t n);
+/* [team] All rows of the step in a buffer like x, of which each rank has its own. With w->spread only. */
+void stream_gather(const struct model *m, const struct model_work *w, float *rows);
+/* [team] Rows of an embedding, of all ranks' parts together. The ids are those of stream_plan. */
+void stream_embed(const struct model *m, const struct model_work *w, const struct k_matrix *table,
+                  float *rows, const int32_t *ids, uint32_t n);
+/* Before a step of n rows: which of them this rank keeps, and where their ids (NULL: none) are. */
+void stream_plan(const struct model *m, struct model_work *w, const int32_t *ids, uint32_t n);
 /* The forms that an activation must have for w: with those that the others are made from. */
 uint32_t work_forms(const struct kernels *k, const struct k_matrix *w);
 /* [rows][cols] zeroed floats of the backend, and the way back. */
 float *work_rows(const struct model *m, uint32_t rows, uint32_t cols);
 void work_rows_free(const struct model *m, float *p, uint32_t rows, uint32_t cols);
 
+/* All ranks' n floats each, of which this rank's stand in their place. [team] */
+void peers_gather(const struct model *m, float *all, size_t n);
+
+/* Calls a step's [team] function: by the team, or with a probe, which wants the rows of one operation
+ * before the next begins, on the calling thread alone, with the same results. */
+void work_run(const struct model *m, const struct model_work *w, void (*fn)(void *arg), void *arg);
+/* The last stage's buffers for logits. */
+int head_work_create(struct model_work *w);
+void head_work_destroy(struct model_work *w);
+/* Where data-parallel ranks share the head (head_exchange.c): what that needs besides, and the logits
+ * of n rows of w->x. By all of these ranks, not within a run of the team. */
+int head_travel_create(struct model_work *w);
+uint32_t head_travel_rows(const struct model *m, uint32_t max_logit_rows); /* of w->head_act */
+void head_travel_destroy(const struct model_work *w);
+void head_exchange(const struct model *m, struct model_work *w, const struct norm *norm,
+                   const struct k_matrix *head, const uint32_t *rows, uint32_t n);
 /* The matrix that logits come from: the head, or the embedding where that is tied. */
 const struct k_matrix *model_head(const struct model *m);
 /* Everything of a step that depends on the shape of the batch only, before its run. */

@@ -74,7 +74,9 @@ struct mla_work {
     uint32_t n_slices;
 
     /* expanded form; positions is 0 if it is never chosen */
-    uint32_t positions, heads; /* most positions; heads at a time */
+    uint32_t positions, heads; /* at a time, at most */
+    uint32_t part;             /* positions that are expanded at a time: whole pieces, or all */
+    float *sums;               /* [max_tokens][heads][2], between the parts */
     float *latent, *pe;        /* [positions][latent], [positions][rope_dim] */
     struct k_act *latent_act;
     float *key, *value; /* [heads][positions][nope_dim], [heads][positions][v_dim] */
@@ -101,42 +103,48 @@ void mla_plan(const struct model *m, struct mla_work *w, const struct model_batc
 struct mlp {
     struct k_matrix *gate_up; /* rows: gate, up */
     struct k_matrix *down;
-    uint32_t ffn;
+    uint32_t ffn; /* columns of this rank */
 };
 
-/* prefix: "mlp", or where else in the layer gate_proj, up_proj and down_proj stand. */
+/* prefix: "mlp", or where else in the layer gate_proj, up_proj and down_proj stand; ffn: columns of all
+ * ranks. */
 int mlp_load(struct load *l, struct mlp *y, uint32_t id, const char *prefix, uint32_t ffn);
 void mlp_unload(const struct model *m, struct mlp *y);
 void mlp_shape(const struct model *m, const struct mlp *y, struct work_shape *s);
-/* [team] */
-void mlp_run(const struct model *m, struct model_work *w, const struct mlp *y, uint32_t n);
+/* [team] In two steps: gate_up of w->act to w->wide, and to w->act what is multiplied by down. */
+void mlp_up(const struct model *m, struct model_work *w, const struct mlp *y, uint32_t n);
+void mlp_act(const struct model *m, struct model_work *w, const struct mlp *y, uint32_t n);
 
-/* ---- mixture of experts (moe.c) ---- */
+/* ---- mixture of experts (moe.c, moe_load.c, moe_exchange.c) ---- */
 
 struct moe {
     struct k_matrix *router;           /* [experts][hidden], multiplied in float32 */
     float *bias;                       /* [experts], of the selection; NULL: none */
-    struct k_matrix **gate_up, **down; /* [experts] */
+    struct share held;                 /* the experts of this rank */
+    struct k_matrix **gate_up, **down; /* [held.n] */
+    uint32_t ffn;                      /* columns of an expert here */
     struct mlp shared;                 /* ffn 0: none */
 };
+
+/* True if experts are whole and rows travel to the ranks that have them. Then moe_run is called
+ * outside of a run of the team, also for no rows, and by all ranks. */
+static inline bool moe_apart(const struct model *m)
+{
+    return m->part.ep_size > 1;
+}
 
 int moe_load(struct load *l, struct moe *y, uint32_t id);
 void moe_unload(const struct model *m, struct moe *y);
 void moe_shape(const struct model *m, const struct moe *y, struct work_shape *s);
+/* [team], unless moe_apart */
 void moe_run(const struct model *m, struct model_work *w, const struct moe *y, uint32_t n,
              uint32_t id);
 
-struct moe_work {
-    uint32_t max_tokens, slice; /* tokens; most that are routed together */
-    float *logits;              /* [max_tokens][experts] */
-    struct k_routes *routes;
-    struct k_act *act; /* [slice * top_k] sorted rows */
-    float *up, *out;   /* [slice * top_k][2 * expert_ffn], [..][hidden] */
-};
-
 /* Floats of the widest buffer of sorted rows: with K_MAX_TOKENS it bounds the tokens that are
- * routed together. Larger steps are done in slices. */
+ * routed together, and the rows that a rank takes at a time. Larger steps are done in slices. */
 #define MOE_SLICE_FLOATS (64u << 20)
+/* A rank has room for so many times the rows that it would get if all ranks got equally many. */
+#define MOE_UNEVEN 2
 
 int moe_work_create(struct moe_work **out, const struct model *m, uint32_t max_tokens,
                     const struct work_shape *s);
@@ -157,8 +165,24 @@ int layer_check(const struct model *m, struct err *e);
 int layer_load(struct load *l, struct layer *y, uint32_t id);
 void layer_unload(const struct model *m, struct layer *y);
 void layer_shape(const struct model *m, const struct layer *y, struct work_shape *s);
-void layer_run(const struct model *m, struct model_work *w, const struct layer *y,
-               const struct k_kv *kv, const struct model_batch *b, uint32_t id);
+/* [team] Attention, and the normalized rows that the feed-forward part reads. */
+void layer_attend(const struct model *m, struct model_work *w, const struct layer *y,
+                  const struct k_kv *kv, const struct model_batch *b, uint32_t id);
+/* The feed-forward part. [team], unless it has experts and moe_apart. */
+void layer_feed(const struct model *m, struct model_work *w, const struct layer *y, uint32_t n,
+                uint32_t id);
+
+/* Layers that a step goes through, the first of them number `id`. */
+struct span {
+    void (*begin)(void *arg); /* [team] makes the rows that they read */
+    void *arg;
+    const struct layer *layers;
+    uint32_t n, id;
+    const struct k_kv *kv; /* [n] */
+    const struct model_batch *b;
+};
+/* In one run of the team; where moe_apart, in one for each layer with experts. */
+void layers_run(const struct model *m, struct model_work *w, const struct span *s);
 
 /* ---- the layer for drafts (mtp.c) ---- */
 

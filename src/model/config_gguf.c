@@ -1,6 +1,7 @@
 /* The configuration in a GGUF file's metadata. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -84,12 +85,50 @@ static int read_vocab(struct model_config *c, struct keys *k, struct err *e)
     return 0;
 }
 
+/* The tensor of that name of a layer, or of any. */
+#define ANY_LAYER UINT32_MAX
+static bool has_tensor(const struct gguf *g, uint32_t layer, const char *rest)
+{
+    uint64_t n;
+    const struct tensor *t = gguf_tensors(g, &n);
+
+    for (uint64_t i = 0; i < n; i++) {
+        const char *dot = strncmp(t[i].name, "blk.", 4) == 0 ? strchr(t[i].name + 4, '.') : NULL;
+
+        if (dot && strcmp(dot + 1, rest) == 0 &&
+            (layer == ANY_LAYER || strtoul(t[i].name + 4, NULL, 10) == layer))
+            return true;
+    }
+    return false;
+}
+
+/* block_count counts the layers for drafts, which come last; unless they were left out of the file
+ * and of the count, but not of the keys: then its last layers are ordinary ones. */
+static int read_layers(struct model_config *c, struct keys *k, struct err *e)
+{
+    uint32_t blocks = 0, drafts = 0;
+    int st;
+
+    if ((st = need_u32(k, "block_count", &blocks, e)) < 0 ||
+        (st = get_u32(k, "nextn_predict_layers", &drafts, e)) < 0)
+        return st;
+    if (drafts && drafts >= blocks)
+        return err_set(e, ERR_BADMSG, "key %s: %u of %u blocks cannot be for drafts", k->key,
+                       drafts, blocks);
+    c->mtp_layers = drafts;
+    c->n_layers = blocks - drafts;
+    if (drafts && has_tensor(k->g, c->n_layers, "attn_norm.weight") &&
+        !has_tensor(k->g, c->n_layers, "nextn.eh_proj.weight"))
+        c->n_layers = blocks;
+    return 0;
+}
+
 static int read_shapes(struct model_config *c, struct keys *k, struct err *e)
 {
     double eps = 1e-5;
     int st;
 
-    if ((st = need_u32(k, "block_count", &c->n_layers, e)) < 0 ||
+    if ((st = read_layers(c, k, e)) < 0 ||
         (st = need_u32(k, "embedding_length", &c->hidden, e)) < 0 ||
         (st = need_u32(k, "feed_forward_length", &c->ffn, e)) < 0 ||
         (st = need_u32(k, "attention.head_count", &c->heads, e)) < 0 ||
@@ -129,21 +168,6 @@ static int read_latent(struct model_config *c, struct keys *k, struct err *e)
     return 0;
 }
 
-/* Some layer's tensor of that name. */
-static bool has_tensor(const struct gguf *g, const char *rest)
-{
-    uint64_t n;
-    const struct tensor *t = gguf_tensors(g, &n);
-
-    for (uint64_t i = 0; i < n; i++) {
-        const char *dot = strncmp(t[i].name, "blk.", 4) == 0 ? strchr(t[i].name + 4, '.') : NULL;
-
-        if (dot && strcmp(dot + 1, rest) == 0)
-            return true;
-    }
-    return false;
-}
-
 enum { GATE_SOFTMAX = 1, GATE_SIGMOID = 2 }; /* expert_gating_func */
 
 /* DeepSeek-V3's choice of groups and its bias go with its sigmoid. qwen3moe files do not say that
@@ -155,7 +179,7 @@ static int read_router(struct model_config *c, struct keys *k, struct err *e)
 
     c->expert_groups = c->expert_top_groups = 1;
     c->expert_normalize = strcmp(k->prefix, "qwen3moe") == 0;
-    c->expert_bias = has_tensor(k->g, "exp_probs_b.bias");
+    c->expert_bias = has_tensor(k->g, ANY_LAYER, "exp_probs_b.bias");
     if ((st = get_u32(k, "expert_gating_func", &gate, e)) < 0 ||
         (st = get_f64(k, "expert_weights_scale", &c->expert_scale, e)) < 0 ||
         (st = get_bool(k, "expert_weights_norm", &c->expert_normalize, e)) < 0 ||

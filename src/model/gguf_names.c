@@ -35,5 +35,11 @@ const struct weight_name gguf_names[] = {
     { true, "ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight" },
     { true, "ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight" },
     { true, "ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight" },
+    { true, "nextn.eh_proj.weight", "eh_proj.weight" },
+    { true, "nextn.enorm.weight", "enorm.weight" },
+    { true, "nextn.hnorm.weight", "hnorm.weight" },
+    { true, "nextn.embed_tokens.weight", "embed_tokens.weight" },
+    { true, "nextn.shared_head_norm.weight", "shared_head.norm.weight" },
+    { true, "nextn.shared_head_head.weight", "shared_head.head.weight" },
     { 0 },
 };

@@ -102,26 +102,6 @@ void layer_shape(const struct model *m, const struct layer *y, struct work_shape
         mlp_shape(m, &y->mlp, s);
 }
 
-/* A step is probed before the feed-forward part and after it; the difference is what it adds. */
-static void run_ffn(const struct model *m, struct model_work *w, const struct layer *y, uint32_t n,
-                    uint32_t id)
-{
-    const struct model_config *c = &m->cfg;
-    const struct kernels *k = m->k;
-
-    k->act_norm(k, w->act, w->x, c->hidden, y->ffn_norm.gain, y->ffn_norm.bias, n, c->hidden,
-                c->norm_eps);
-    if (w->probe)
-        work_probe(w, k->act_floats(w->act), c->hidden, n, c->hidden, "L%u.ffn_norm", id);
-    if (y->moe.router) {
-        moe_run(m, w, &y->moe, n, id);
-        return;
-    }
-    mlp_run(m, w, &y->mlp, n);
-    if (w->probe)
-        work_probe(w, k->act_floats(w->act), c->ffn, n, c->ffn, "L%u.ffn_act", id);
-}
-
 /* [n][hidden] of the residual stream, or what has been added to it since `before`. */
 static float *stream(const struct model *m, const struct model_work *w, uint32_t n,
                      const float *before)
@@ -144,28 +124,119 @@ static void probe_added(const struct model *m, const struct model_work *w, float
     free(before);
 }
 
-void layer_run(const struct model *m, struct model_work *w, const struct layer *y,
-               const struct k_kv *kv, const struct model_batch *b, uint32_t id)
+/* A step is probed before a part and after it; the difference is what it adds. */
+void layer_attend(const struct model *m, struct model_work *w, const struct layer *y,
+                  const struct k_kv *kv, const struct model_batch *b, uint32_t id)
 {
     const struct model_config *c = &m->cfg;
     const struct kernels *k = m->k;
     float *before = w->probe ? stream(m, w, b->n, NULL) : NULL;
 
-    k->act_norm(k, w->act, w->x, c->hidden, y->attn_norm.gain, y->attn_norm.bias, b->n, c->hidden,
-                c->norm_eps);
+    work_norm(m, w, &y->attn_norm, b->n);
     if (w->probe)
         work_probe(w, k->act_floats(w->act), c->hidden, b->n, c->hidden, "L%u.attn_norm", id);
     if (c->kv_lora)
         mla_run(m, w, &y->mla, kv, b, id);
     else
         gqa_run(m, w, &y->gqa, kv, b, id);
-    if (w->probe) {
+    if (w->probe)
         probe_added(m, w, before, b->n, id, "attn_out");
-        before = stream(m, w, b->n, NULL);
-    }
-    run_ffn(m, w, y, b->n, id);
+    work_norm(m, w, &y->ffn_norm, b->n);
+    if (w->probe)
+        work_probe(w, k->act_floats(w->act), c->hidden, b->n, c->hidden, "L%u.ffn_norm", id);
+}
+
+static void feed_dense(const struct model *m, struct model_work *w, const struct mlp *y, uint32_t n,
+                       uint32_t id)
+{
+    mlp_up(m, w, y, n);
+    mlp_act(m, w, y, n);
+    work_output(m, w, y->down, NULL, n);
+    if (w->probe)
+        work_probe(w, m->k->act_floats(w->act), y->ffn, n, y->ffn, "L%u.ffn_act", id);
+}
+
+void layer_feed(const struct model *m, struct model_work *w, const struct layer *y, uint32_t n,
+                uint32_t id)
+{
+    float *before = w->probe ? stream(m, w, n, NULL) : NULL;
+
+    if (y->moe.router)
+        moe_run(m, w, &y->moe, n, id);
+    else
+        feed_dense(m, w, &y->mlp, n, id);
     if (w->probe) {
-        probe_added(m, w, before, b->n, id, "ffn_out");
-        work_probe(w, w->x, c->hidden, b->n, c->hidden, "layer%u", id);
+        probe_added(m, w, before, n, id, "ffn_out");
+        work_probe(w, w->x, m->cfg.hidden, n, m->cfg.hidden, "layer%u", id);
+    }
+}
+
+/* Layers from `from` on until the feed-forward part of layer `to`, which has a run of its own. */
+struct piece {
+    const struct model *m;
+    struct model_work *w;
+    const struct span *s;
+    uint32_t from, to;
+};
+
+struct layer_news {
+    const struct model_work *w;
+    uint32_t id;
+};
+
+static void tell_layer(void *job)
+{
+    const struct layer_news *n = job;
+
+    n->w->layer_done(n->w->layer_arg, n->id);
+}
+
+/* [team] */
+static void attend(const struct piece *p, uint32_t i)
+{
+    const struct span *s = p->s;
+    const struct layer_news news = { p->w, s->id + i };
+
+    layer_attend(p->m, p->w, &s->layers[i], &s->kv[i], s->b, s->id + i);
+    if (p->w->layer_done && news.id < p->m->cfg.n_layers)
+        p->m->k->host(p->m->k, tell_layer, &news, sizeof news);
+}
+
+/* [team] */
+static void run_piece(void *arg)
+{
+    const struct piece *p = arg;
+    const struct span *s = p->s;
+
+    if (p->from == 0)
+        s->begin(s->arg);
+    for (uint32_t i = p->from; i < p->to; i++) {
+        attend(p, i);
+        layer_feed(p->m, p->w, &s->layers[i], s->b->n, s->id + i);
+    }
+    if (p->to < s->n)
+        attend(p, p->to);
+    else if (p->w->spread)
+        stream_gather(p->m, p->w, p->w->x);
+}
+
+/* The next layer whose experts are apart; s->n if there is none. */
+static uint32_t next_apart(const struct model *m, const struct span *s, uint32_t from)
+{
+    while (from < s->n && !(moe_apart(m) && s->layers[from].moe.router))
+        from++;
+    return from;
+}
+
+void layers_run(const struct model *m, struct model_work *w, const struct span *s)
+{
+    struct piece p = { .m = m, .w = w, .s = s };
+
+    for (; p.from <= s->n; p.from = p.to + 1) {
+        p.to = next_apart(m, s, p.from);
+        if (s->b->n > 0 && (p.from < s->n || w->spread))
+            work_run(m, w, run_piece, &p);
+        if (p.to < s->n)
+            layer_feed(m, w, &s->layers[p.to], s->b->n, s->id + p.to);
     }
 }

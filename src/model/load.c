@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +80,17 @@ void load_finished(struct load *l, const struct weight *w, uint64_t from, uint64
         l->opt->progress(l->opt->progress_arg, l->done, l->total);
 }
 
+/* What load_matrix leaves to the packer, for numbers that are taken out of the file here. */
+static int check_finite(struct load *l, const struct weight *w, const float *v, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (!isfinite(v[i]))
+            return err_set(l->e, ERR_CORRUPT,
+                           "%s: tensor %s: number %llu is %g: weights must be finite", w->file,
+                           w->t.name, (unsigned long long)i, (double)v[i]);
+    return 0;
+}
+
 /* All numbers of a tensor as they are stored, in memory of the caller's. */
 static int read_floats(struct load *l, float **out, const struct weight *w, uint64_t n)
 {
@@ -99,23 +111,42 @@ static bool is_stack(const struct tensor *t, uint32_t rows, uint32_t cols)
            t->shape[1] == rows / t->shape[0] && t->shape[2] == cols;
 }
 
-int load_floats(struct load *l, float **out, const char *name, uint32_t rows, uint32_t cols)
+/* The stored numbers of some rows and columns of a matrix. */
+static int read_part(struct load *l, float **out, const struct weight *w, struct share rows,
+                     struct share cols, uint32_t across)
 {
-    uint64_t want[2] = { rows, cols };
+    size_t stride = k_type_bytes(w->t.type, across), skip = k_type_bytes(w->t.type, cols.from);
+
+    if (!(*out = malloc((size_t)rows.n * cols.n * sizeof **out)))
+        return err_set(l->e, ERR_NOMEM, "no memory to load tensor %s", w->t.name);
+    for (uint32_t i = 0; i < rows.n; i++)
+        k_dequant(w->t.type, *out + (size_t)i * cols.n, w->t.data + (rows.from + i) * stride + skip,
+                  cols.n);
+    return 0;
+}
+
+int load_floats(struct load *l, float **out, const struct load_part *p, uint32_t cols)
+{
+    uint64_t want[2] = { p->rows, cols };
+    struct share r = p->only_rows.n ? p->only_rows : (struct share){ 0, p->rows };
+    struct share c = p->only_cols.n ? p->only_cols : (struct share){ 0, cols };
     struct load_sides sides = { 0 };
     struct weight *w = NULL;
     enum quant_type t;
     int st;
 
-    if ((st = load_find(l, name, &w)) < 0)
+    if ((st = load_find(l, p->name, &w)) < 0)
         return st;
-    if ((!is_stack(&w->t, rows, cols) && (st = load_check_shape(l, w, want, 2)) < 0) ||
-        (st = quant_type_of(l->quant, w, &t, l->e)) < 0)
+    if ((!is_stack(&w->t, p->rows, cols) && (st = load_check_shape(l, w, want, 2)) < 0) ||
+        (st = load_check_type(l, w)) < 0 || (st = quant_type_of(l->quant, w, &t, l->e)) < 0)
         return st;
-    if ((st = load_sides(l, w, t, rows, cols, &sides)) == 0 &&
-        (st = read_floats(l, out, w, (uint64_t)rows * cols)) == 0) {
-        load_sides_apply(&sides, t, *out, rows, cols);
-        load_finished(l, w, 0, w->t.bytes);
+    if ((st = load_sides(l, w, t, p->rows, cols, &sides)) == 0 &&
+        (st = read_part(l, out, w, r, c, cols)) == 0) {
+        size_t stride = k_type_bytes(w->t.type, cols);
+
+        load_sides_apply(&sides, t, *out, r, c, cols);
+        st = check_finite(l, w, *out, (uint64_t)r.n * c.n);
+        load_finished(l, w, r.from * stride, r.n * stride);
     }
     load_sides_free(&sides);
     return st;
@@ -142,6 +173,10 @@ int load_vector(struct load *l, float **out, const char *name, uint32_t n)
     if ((st = load_find(l, name, &w)) < 0 || (st = load_check_shape(l, w, want, 1)) < 0 ||
         (st = check_plain(l, w)) < 0 || (st = read_floats(l, &host, w, n)) < 0)
         return st;
+    if ((st = check_finite(l, w, host, n)) < 0) {
+        free(host);
+        return st;
+    }
     if ((*out = k->alloc(k, n * sizeof *host))) {
         k->copy(k, *out, host, n * sizeof *host);
         load_finished(l, w, 0, w->t.bytes);

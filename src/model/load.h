@@ -3,6 +3,7 @@
 #define SLUICE_MODEL_LOAD_H
 
 #include "kernel/kernel.h"
+#include "model/part.h"
 #include "model/weights.h"
 
 struct model;
@@ -35,12 +36,15 @@ struct load_part {
     uint32_t head_dim;
     uint32_t slice, slices; /* the tensor is `slices` matrices one after another (a GGUF file's
                              * experts), this is one of them; slices 0: one matrix */
+    /* What of the matrix is wanted: rows counted in HuggingFace's order, columns from a border of the
+     * type's blocks to one. n 0: all. A bias inside (quant_bias) is in the first columns' share. */
+    struct share only_rows, only_cols;
 };
 #define LOAD_MAX_PARTS 4
 
 /* "model.layers.<layer>.<rest>" into out. Returns out. */
 const char *load_name(char out[TENSOR_MAX_NAME], uint32_t layer, const char *rest);
-/* Packs the parts side by side. Adds the packed bytes to *bytes (may be NULL). */
+/* Packs the parts side by side; cols are the tensors'. Adds the packed bytes to *bytes (may be NULL). */
 int load_matrix(struct load *l, struct k_matrix **out, const struct load_part *parts,
                 uint32_t n_parts, uint32_t cols, uint64_t *bytes);
 /* A vector of n numbers as float32 in a buffer of the backend. */
@@ -48,9 +52,9 @@ int load_vector(struct load *l, float **out, const char *name, uint32_t n);
 /* The same, with *out NULL if there is no such tensor: biases that only some checkpoints have. NULL
  * too for the bias of a static int8 linear, whose quant_bias has it already. */
 int load_vector_if(struct load *l, float **out, const char *name, uint32_t n);
-/* All numbers of a matrix as exact float32, in memory of the caller's (free()): for what is folded or
- * transposed before it is packed. */
-int load_floats(struct load *l, float **out, const char *name, uint32_t rows, uint32_t cols);
+/* The numbers of a part as exact float32, in memory of the caller's (free()): for what is folded or
+ * transposed before it is packed. The order of rows is the file's. */
+int load_floats(struct load *l, float **out, const struct load_part *p, uint32_t cols);
 /* Packs numbers of the caller's [rows][cols] as type (K_F32, or K_BF16: rounded). */
 int load_made(struct load *l, struct k_matrix **out, const float *numbers, uint32_t rows,
               uint32_t cols, enum k_type type, uint64_t *bytes);

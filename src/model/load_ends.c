@@ -8,20 +8,26 @@ int load_ends(struct load *l)
 {
     struct model *m = l->m;
     const struct model_config *c = &m->cfg;
-    const struct load_part embed = { .name = "model.embed_tokens.weight", .rows = c->vocab };
-    const struct load_part head = { .name = "lm_head.weight", .rows = c->vocab };
+    const struct load_part embed = { .name = "model.embed_tokens.weight",
+                                     .rows = c->vocab,
+                                     .only_rows = m->ids };
+    const struct load_part head = { .name = c->tied_embeddings ? embed.name : "lm_head.weight",
+                                    .rows = c->vocab,
+                                    .only_rows = m->head_ids };
     bool first = m->first_layer == 0;
     bool last = m->first_layer + m->n_layers == c->n_layers;
-    uint64_t *counted = last && c->tied_embeddings ? &m->weight_bytes : NULL;
+    /* A head that ranks share is a part of the embedding, which each of them has whole. */
+    bool both = c->tied_embeddings && m->part.head_size == 1;
+    uint64_t *counted = last && both ? &m->weight_bytes : NULL;
     int st = 0;
 
-    if (first || (last && c->tied_embeddings))
+    if (first || (last && both))
         st = load_matrix(l, &m->embed, &embed, 1, c->hidden, counted);
     if (st == 0 && last)
         st = load_vector(l, &m->final_norm, "model.norm.weight", c->hidden);
     if (st == 0 && last)
         st = load_vector_if(l, &m->final_norm_bias, "model.norm.bias", c->hidden);
-    if (st == 0 && last && !c->tied_embeddings)
+    if (st == 0 && last && !both)
         st = load_matrix(l, &m->head, &head, 1, c->hidden, &m->weight_bytes);
     return st;
 }

@@ -7,16 +7,16 @@
 #include "model/load_quant.h"
 #include "model/load_tensor.h"
 
-/* Row i of HuggingFace's order stands in row map[i] of the file: within a head the file has the
- * partners i and i + d/2 as neighbours. */
-static uint32_t *pair_map(uint32_t rows, uint32_t d)
+/* Rows of the file in the order in which they are packed. With pairs the partners i and i + d/2 of a
+ * head's d rows are neighbours in the file. NULL without memory. */
+static uint32_t *make_map(struct share rows, uint32_t d)
 {
-    uint32_t *map = malloc(rows * sizeof *map);
+    uint32_t *map = malloc(rows.n * sizeof *map);
 
-    for (uint32_t i = 0; map && i < rows; i++) {
-        uint32_t j = i % d;
+    for (uint32_t i = 0; map && i < rows.n; i++) {
+        uint32_t row = rows.from + i, j = d ? row % d : 0;
 
-        map[i] = i - j + (j < d / 2 ? 2 * j : 2 * (j - d / 2) + 1);
+        map[i] = d ? row - j + (j < d / 2 ? 2 * j : 2 * (j - d / 2) + 1) : row;
     }
     return map;
 }
@@ -24,12 +24,18 @@ static uint32_t *pair_map(uint32_t rows, uint32_t d)
 /* What one part of a matrix needs until it is packed. */
 struct source {
     struct weight *w;
-    uint64_t from, bytes; /* of the tensor: all of it, or one of its matrices */
-    uint32_t rows;
+    uint64_t from, bytes;    /* of the tensor: the rows that are wanted */
+    struct share rows, cols; /* what is wanted, of one matrix */
     enum quant_type type;
     struct load_sides sides;
     uint32_t *map;
+    float *floats; /* what is packed instead of the tensor; NULL: the tensor */
 };
+
+static struct share wanted(struct share only, uint32_t all)
+{
+    return only.n ? only : (struct share){ 0, all };
+}
 
 static int check_part(struct load *l, const struct load_part *p, const struct weight *w,
                       uint32_t cols)
@@ -40,6 +46,20 @@ static int check_part(struct load *l, const struct load_part *p, const struct we
     return st < 0 ? st : load_check_type(l, w);
 }
 
+/* Columns are cut between blocks only; who asks has chosen them so (part.h). */
+static int check_cut(struct load *l, const struct source *s, uint32_t cols)
+{
+    uint32_t block = k_type_info[s->w->t.type].block;
+    struct share c = s->cols;
+
+    if (c.from % block == 0 && (c.n % block == 0 || c.from + c.n == cols))
+        return 0;
+    return err_set(l->e, ERR_UNSUPPORTED,
+                   "%s: tensor %s: columns %u to %u are not whole blocks of %u, as %s has them",
+                   s->w->file, s->w->t.name, c.from, c.from + c.n - 1, block,
+                   k_type_info[s->w->t.type].name);
+}
+
 /* The pages of a large tensor go while the rest of it is packed: what lies DROP_BYTES and more behind
  * the rows that were read last. */
 #define DROP_BYTES (16u << 20)
@@ -47,7 +67,7 @@ static int check_part(struct load *l, const struct load_part *p, const struct we
 static void on_packed(void *arg, uint32_t from, uint32_t to)
 {
     const struct source *s = arg;
-    uint64_t stride = s->bytes / s->rows, step = to * stride / DROP_BYTES;
+    uint64_t stride = s->bytes / s->rows.n, step = to * stride / DROP_BYTES;
 
     if (step >= 2 && step != from * stride / DROP_BYTES)
         weights_drop(s->w, s->from + (step - 2) * DROP_BYTES, DROP_BYTES);
@@ -55,29 +75,59 @@ static void on_packed(void *arg, uint32_t from, uint32_t to)
 
 static void describe(struct source *s, const struct load_part *p, struct k_part *out)
 {
-    out->type = s->w->t.type;
-    out->rows = s->rows = p->rows;
-    out->data = s->w->t.data + s->from;
-    out->stride = s->bytes / p->rows;
-    out->packed = on_packed;
-    out->packed_arg = s;
-    out->row_map = s->map;
-    out->scale = s->sides.scale;
-    out->fixed = s->type == QUANT_W8A8 ? &s->sides.fixed : NULL;
+    uint64_t all = p->slices ? s->w->t.bytes / p->slices : s->w->t.bytes;
+    enum k_type type = s->w->t.type;
+
+    *out = (struct k_part){
+        .type = type,
+        .name = s->w->t.name,
+        .rows = s->rows.n,
+        .data = s->w->t.data + p->slice * all + k_type_bytes(type, s->cols.from),
+        .stride = all / p->rows,
+        .packed = on_packed,
+        .packed_arg = s,
+        .row_map = s->map,
+        .scale = s->sides.scale,
+        .fixed = s->type == QUANT_W8A8 ? &s->sides.fixed : NULL,
+    };
+}
+
+/* The columns begin within a block of 128 x 128: no scale fits what is packed, so it is packed as the
+ * floats that the tensor stands for. */
+static int describe_floats(struct load *l, const struct load_part *p, uint32_t cols,
+                           struct source *s, struct k_part *out)
+{
+    int st = load_floats(l, &s->floats, p, cols);
+
+    *out = (struct k_part){ .type = K_F32,
+                            .rows = s->rows.n,
+                            .data = s->floats,
+                            .stride = k_type_bytes(K_F32, s->cols.n) };
+    return st;
 }
 
 static int prepare(struct load *l, const struct load_part *p, uint32_t cols, struct source *s,
                    struct k_part *out)
 {
+    uint32_t pairs = l->w->gguf ? p->head_dim : 0;
+    uint64_t stride;
     int st;
 
+    s->rows = wanted(p->only_rows, p->rows);
+    s->cols = wanted(p->only_cols, cols);
     if ((st = load_find(l, p->name, &s->w)) < 0 || (st = check_part(l, p, s->w, cols)) < 0 ||
-        (st = quant_type_of(l->quant, s->w, &s->type, l->e)) < 0 ||
-        (st = load_sides(l, s->w, s->type, p->rows, cols, &s->sides)) < 0)
+        (st = check_cut(l, s, cols)) < 0 ||
+        (st = quant_type_of(l->quant, s->w, &s->type, l->e)) < 0)
         return st;
-    s->bytes = p->slices ? s->w->t.bytes / p->slices : s->w->t.bytes;
-    s->from = p->slice * s->bytes;
-    if (p->head_dim && l->w->gguf && !(s->map = pair_map(p->rows, p->head_dim)))
+    stride = s->w->t.bytes / (p->slices ? p->slices : 1) / p->rows;
+    s->from = ((uint64_t)p->slice * p->rows + s->rows.from) * stride;
+    s->bytes = s->rows.n * stride;
+    if (s->type == QUANT_FP8_BLOCK && s->cols.from % K_F8_BLOCK)
+        return describe_floats(l, p, cols, s, out);
+    if ((st = load_sides(l, s->w, s->type, p->rows, cols, &s->sides)) < 0)
+        return st;
+    load_sides_cut(&s->sides, s->type, p->rows, cols, s->cols);
+    if ((pairs || s->rows.n < p->rows) && !(s->map = make_map(s->rows, pairs)))
         return err_set(l->e, ERR_NOMEM, "no memory to load tensor %s", p->name);
     describe(s, p, out);
     return 0;
@@ -108,6 +158,7 @@ static void source_free(struct source *s)
 {
     load_sides_free(&s->sides);
     free(s->map);
+    free(s->floats);
 }
 
 int load_matrix(struct load *l, struct k_matrix **out, const struct load_part *parts,
@@ -118,16 +169,19 @@ int load_matrix(struct load *l, struct k_matrix **out, const struct load_part *p
     struct source s[LOAD_MAX_PARTS] = { 0 };
     int st = 0;
 
-    for (uint32_t i = 0; st == 0 && i < n_parts; i++)
+    for (uint32_t i = 0; st == 0 && i < n_parts; i++) {
         if ((st = prepare(l, &parts[i], cols, &s[i], &part[i])) == 0)
             st = check_alike(l, &s[0], &s[i]);
-    if (st == 0 &&
-        (st = k->pack(k, out, part, n_parts, cols, l->exact ? K_MATH_FLOAT : l->m->math, l->e)) < 0)
-        err_prefix(l->e, st, "%s: tensor %s", s[0].w->file, parts[0].name);
+        part[i].name = parts[i].name;
+    }
+    if (st == 0 && (st = k->pack(k, out, part, n_parts, s[0].cols.n,
+                                 l->exact ? K_MATH_FLOAT : l->m->math, l->e)) < 0)
+        st == ERR_CORRUPT ? err_prefix(l->e, st, "%s", s[0].w->file)
+                          : err_prefix(l->e, st, "%s: tensor %s", s[0].w->file, parts[0].name);
     for (uint32_t i = 0; i < n_parts; i++) {
-        source_free(&s[i]);
-        if (st == 0)
+        if (st == 0 && !s[i].floats)
             load_finished(l, s[i].w, s[i].from, s[i].bytes);
+        source_free(&s[i]);
     }
     if (st == 0 && bytes)
         *bytes += k->matrix_bytes(*out);

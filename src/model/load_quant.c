@@ -216,17 +216,31 @@ void load_sides_free(struct load_sides *s)
     *s = (struct load_sides){ 0 };
 }
 
-void load_sides_apply(const struct load_sides *s, enum quant_type t, float *x, uint32_t rows,
-                      uint32_t cols)
+void load_sides_cut(struct load_sides *s, enum quant_type t, uint32_t rows, uint32_t cols,
+                    struct share only)
 {
-    uint32_t across = (cols - 1) / K_F8_BLOCK + 1;
+    uint32_t across = (cols - 1) / K_F8_BLOCK + 1, first = only.from / K_F8_BLOCK;
+    uint32_t n = (only.n - 1) / K_F8_BLOCK + 1;
 
-    for (uint32_t r = 0; t != QUANT_FLOAT && r < rows; r++)
-        for (uint32_t c = 0; c < cols; c++) {
-            float *v = &x[(size_t)r * cols + c];
+    if (only.from > 0)
+        s->fixed.bias = NULL;
+    for (uint32_t r = 0; t == QUANT_FP8_BLOCK && r <= (rows - 1) / K_F8_BLOCK; r++)
+        memmove(s->scale + (size_t)r * n, s->scale + (size_t)r * across + first,
+                n * sizeof *s->scale);
+}
+
+void load_sides_apply(const struct load_sides *s, enum quant_type t, float *x, struct share rows,
+                      struct share cols, uint32_t across)
+{
+    uint32_t blocks = (across - 1) / K_F8_BLOCK + 1;
+
+    for (uint32_t i = 0; t != QUANT_FLOAT && i < rows.n; i++)
+        for (uint32_t j = 0; j < cols.n; j++) {
+            uint32_t r = rows.from + i, c = cols.from + j;
+            float *v = &x[(size_t)i * cols.n + j];
 
             if (t == QUANT_FP8_BLOCK)
-                *v *= s->scale[(size_t)(r / K_F8_BLOCK) * across + c / K_F8_BLOCK];
+                *v *= s->scale[(size_t)(r / K_F8_BLOCK) * blocks + c / K_F8_BLOCK];
             else if (t == QUANT_W8A8)
                 *v *= s->scale[r] / s->fixed.input_scale;
             else

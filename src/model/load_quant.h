@@ -20,8 +20,12 @@ int load_sides(struct load *l, const struct weight *w, enum quant_type t, uint32
  * if there are none. */
 bool load_zero_scales(char out[QUANT_TEXT], const struct load *l);
 void load_sides_free(struct load_sides *s);
-/* Stored numbers [rows][cols] to what they stand for. */
-void load_sides_apply(const struct load_sides *s, enum quant_type t, float *x, uint32_t rows,
-                      uint32_t cols);
+/* Leaves what belongs to these columns of the weight [rows][cols], which begin with a block of scales if
+ * it has such. A bias stays with the first columns: it counts once in the sum of all. */
+void load_sides_cut(struct load_sides *s, enum quant_type t, uint32_t rows, uint32_t cols,
+                    struct share only);
+/* Stored numbers of these rows and columns of a weight of `across` columns to what they stand for. */
+void load_sides_apply(const struct load_sides *s, enum quant_type t, float *x, struct share rows,
+                      struct share cols, uint32_t across);
 
 #endif

@@ -18,10 +18,11 @@ struct inputs {
     uint32_t ld_q, ld_a;
 };
 
-static struct inputs inputs_of(const struct model_config *c, const struct model_work *w)
+static struct inputs inputs_of(const struct model *m, const struct model_work *w)
 {
+    const struct model_config *c = &m->cfg;
     struct inputs in = { .q = w->wide,
-                         .ld_q = c->heads * c->head_dim,
+                         .ld_q = m->heads * c->head_dim,
                          .ld_a = c->q_lora + c->kv_lora + c->rope_dim };
 
     in.q_a = in.q + (size_t)w->max_tokens * in.ld_q;
@@ -34,9 +35,9 @@ void mla_shape(const struct model *m, const struct mla *y, struct work_shape *s)
     const struct model_config *c = &m->cfg;
     const struct kernels *k = m->k;
 
-    raise_to(&s->wide, c->heads * c->head_dim + c->kv_lora + c->rope_dim + c->q_lora);
-    raise_to(&s->ctx, c->heads * c->v_dim);
-    raise_to(&s->act, c->heads * c->v_dim);
+    raise_to(&s->wide, m->heads * c->head_dim + c->kv_lora + c->rope_dim + c->q_lora);
+    raise_to(&s->ctx, m->heads * c->v_dim);
+    raise_to(&s->act, m->heads * c->v_dim);
     raise_to(&s->act, c->q_lora);
     s->forms |= work_forms(k, y->a) | work_forms(k, y->q_b) | work_forms(k, y->o);
     s->head_forms |= work_forms(k, y->key_down[0]) | work_forms(k, y->value_up[0]);
@@ -71,7 +72,7 @@ static void make_inputs(const struct model *m, struct model_work *w, const struc
     work_linear(k, in->q, in->ld_q, w->act, y->q_b, b->n, false);
     k->norm_heads(k, latent, b->n, 1, c->kv_lora, y->kv_a_norm.gain, y->kv_a_norm.bias, LATENT_EPS);
     k->rope(k, in->kv + c->kv_lora, in->ld_a, b->n, 1, c->rope_dim, b->pos, &rope);
-    k->rope(k, in->q + c->nope_dim, in->ld_q, b->n, c->heads, c->head_dim, b->pos, &rope);
+    k->rope(k, in->q + c->nope_dim, in->ld_q, b->n, m->heads, c->head_dim, b->pos, &rope);
 }
 
 /* A slice in absorbed form: its queries to the latents' space, there attention, and the contexts
@@ -82,23 +83,23 @@ static void run_absorbed(const struct model *m, struct model_work *w, const stru
     const struct model_config *c = &m->cfg;
     const struct kernels *k = m->k;
     const struct mla_work *a = w->mla;
-    uint32_t nv = c->heads * c->v_dim, latent = c->kv_lora;
+    uint32_t nv = m->heads * c->v_dim, latent = c->kv_lora;
     float *q = in->q + (size_t)t->row * in->ld_q;
-    const struct k_heads q_latent = { a->q, (size_t)c->heads * latent, latent };
+    const struct k_heads q_latent = { a->q, (size_t)m->heads * latent, latent };
     const struct k_heads pe = { q + c->nope_dim, in->ld_q, c->head_dim };
     const struct k_heads ctx = { a->ctx, latent, (size_t)t->n * latent };
     const struct k_heads out = { w->ctx + (size_t)t->row * nv, nv, c->v_dim };
 
-    k->act_gather(k, a->act, q, c->head_dim, t->gather, c->heads * t->n, c->nope_dim);
-    k->linear_heads(k, q_latent, a->act, (const struct k_matrix *const *)y->key_down, c->heads,
+    k->act_gather(k, a->act, q, c->head_dim, t->gather, m->heads * t->n, c->nope_dim);
+    k->linear_heads(k, q_latent, a->act, (const struct k_matrix *const *)y->key_down, m->heads,
                     t->n);
-    k->attend_latent(k, ctx, q_latent, pe, c->heads, (float)rope_latent_scale(c), kv, t->seqs,
+    k->attend_latent(k, ctx, q_latent, pe, m->heads, (float)rope_latent_scale(c), kv, t->seqs,
                      t->n_seqs);
-    k->act_load(k, a->act, a->ctx, latent, c->heads * t->n, latent);
-    k->linear_heads(k, out, a->act, (const struct k_matrix *const *)y->value_up, c->heads, t->n);
+    k->act_load(k, a->act, a->ctx, latent, m->heads * t->n, latent);
+    k->linear_heads(k, out, a->act, (const struct k_matrix *const *)y->value_up, m->heads, t->n);
 }
 
-/* Keys and values of n heads from h on, of all positions, out of the latents. */
+/* Keys and values of n heads from h on out of the latents. */
 static void expand_heads(const struct model *m, const struct mla_work *a, const struct mla *y,
                          uint32_t h, uint32_t n, uint32_t positions)
 {
@@ -113,27 +114,66 @@ static void expand_heads(const struct model *m, const struct mla_work *a, const 
     }
 }
 
+/* The latents of positions [from, to), ready to be expanded. */
+static void read_latents(const struct model *m, const struct mla_work *a, const struct k_kv *kv,
+                         const struct k_seq *seq, uint32_t from, uint32_t to)
+{
+    const struct model_config *c = &m->cfg;
+
+    m->k->latent_read(m->k, a->latent, c->kv_lora, a->pe, c->rope_dim, kv, seq, from, to);
+    m->k->act_load(m->k, a->latent_act, a->latent, c->kv_lora, to - from, c->kv_lora);
+}
+
+/* Some heads, over all positions: part after part of what there is room for. q and out are the first
+ * head's. */
+struct expansion {
+    const struct mla *y;
+    const struct k_kv *kv;
+    const struct k_seq *seq;
+    struct k_heads q, out;
+    uint32_t h, n;
+};
+
+static void attend_heads(const struct model *m, const struct mla_work *a, const struct expansion *x)
+{
+    const struct model_config *c = &m->cfg;
+    const struct kernels *k = m->k;
+    uint32_t positions = x->seq->pos + x->seq->n;
+
+    for (uint32_t from = 0; from < positions; from += a->part) {
+        uint32_t rows = positions - from < a->part ? positions - from : a->part;
+        const struct k_span span = { from, from + rows, a->sums };
+        const struct k_heads key = { a->key, c->nope_dim, (size_t)rows * c->nope_dim };
+        const struct k_heads value = { a->value, c->v_dim, (size_t)rows * c->v_dim };
+
+        if (x->h == 0 || positions > a->part)
+            read_latents(m, a, x->kv, x->seq, from, from + rows);
+        expand_heads(m, a, x->y, x->h, x->n, rows);
+        k->attend_expanded(k, x->out, x->q, key, a->pe, c->rope_dim, value, x->n, c->nope_dim,
+                           c->rope_dim, c->v_dim, (float)rope_latent_scale(c), x->seq, &span);
+    }
+}
+
 static void run_expanded(const struct model *m, struct model_work *w, const struct mla *y,
                          const struct inputs *in, const struct k_kv *kv, const struct mla_slice *t)
 {
     const struct model_config *c = &m->cfg;
-    const struct kernels *k = m->k;
     const struct mla_work *a = w->mla;
-    uint32_t nv = c->heads * c->v_dim, positions = t->seqs->pos + t->seqs->n;
+    uint32_t nv = m->heads * c->v_dim;
     float *q = in->q + (size_t)t->row * in->ld_q, *out = w->ctx + (size_t)t->row * nv;
-    const struct k_heads key = { a->key, c->nope_dim, (size_t)positions * c->nope_dim };
-    const struct k_heads value = { a->value, c->v_dim, (size_t)positions * c->v_dim };
 
-    k->latent_read(k, a->latent, c->kv_lora, a->pe, c->rope_dim, kv, t->seqs, 0, positions);
-    k->act_load(k, a->latent_act, a->latent, c->kv_lora, positions, c->kv_lora);
-    for (uint32_t h = 0; h < c->heads; h += a->heads) {
-        uint32_t n = c->heads - h < a->heads ? c->heads - h : a->heads;
-        const struct k_heads q_h = { q + (size_t)h * c->head_dim, in->ld_q, c->head_dim };
-        const struct k_heads out_h = { out + (size_t)h * c->v_dim, nv, c->v_dim };
+    for (uint32_t h = 0; h < m->heads; h += a->heads) {
+        const struct expansion x = {
+            .y = y,
+            .kv = kv,
+            .seq = t->seqs,
+            .q = { q + (size_t)h * c->head_dim, in->ld_q, c->head_dim },
+            .out = { out + (size_t)h * c->v_dim, nv, c->v_dim },
+            .h = h,
+            .n = m->heads - h < a->heads ? m->heads - h : a->heads,
+        };
 
-        expand_heads(m, a, y, h, n, positions);
-        k->attend_expanded(k, out_h, q_h, key, a->pe, c->rope_dim, value, n, c->nope_dim,
-                           c->rope_dim, c->v_dim, (float)rope_latent_scale(c), t->seqs);
+        attend_heads(m, a, &x);
     }
 }
 
@@ -142,8 +182,8 @@ void mla_run(const struct model *m, struct model_work *w, const struct mla *y,
 {
     const struct model_config *c = &m->cfg;
     const struct kernels *k = m->k;
-    const struct inputs in = inputs_of(c, w);
-    uint32_t nv = c->heads * c->v_dim;
+    const struct inputs in = inputs_of(m, w);
+    uint32_t nv = m->heads * c->v_dim;
 
     make_inputs(m, w, y, &in, b, id);
     if (w->probe)
@@ -155,7 +195,7 @@ void mla_run(const struct model *m, struct model_work *w, const struct mla *y,
         (t->expanded ? run_expanded : run_absorbed)(m, w, y, &in, kv, t);
     }
     k->act_load(k, w->act, w->ctx, nv, b->n, nv);
-    work_linear(k, w->x, c->hidden, w->act, y->o, b->n, true);
+    work_output(m, w, y->o, NULL, b->n);
     if (w->probe)
         work_probe(w, w->ctx, nv, b->n, nv, "L%u.attn_ctx", id);
 }

@@ -32,7 +32,15 @@ int mla_check(const struct model_config *c, struct err *e)
     return 0;
 }
 
-/* The parts of kv_b as numbers: head h has key rows [nope_dim][latent] at key + h * key_step, and
+/* The rows of kv_b that belong to this rank's heads, `each` a head. */
+static struct load_part heads_part(const struct model *m, const char *name, uint32_t each)
+{
+    return (struct load_part){ .name = name,
+                               .rows = m->cfg.heads * each,
+                               .only_rows = { m->first_head * each, m->heads * each } };
+}
+
+/* The parts of kv_b as numbers: of this rank's heads, head h has key rows [nope_dim][latent] at key + h * key_step, and
  * value rows [v_dim][latent] at value + h * value_step. */
 struct halves {
     float *own[2]; /* to be freed */
@@ -46,7 +54,8 @@ static int read_whole(struct load *l, struct halves *h, const char *name)
 {
     const struct model_config *c = &l->m->cfg;
     uint32_t rows = c->nope_dim + c->v_dim;
-    int st = load_floats(l, &h->own[0], name, c->heads * rows, c->kv_lora);
+    struct load_part part = heads_part(l->m, name, rows);
+    int st = load_floats(l, &h->own[0], &part, c->kv_lora);
 
     h->key = h->own[0];
     h->value = h->own[0] ? h->own[0] + (size_t)c->nope_dim * c->kv_lora : NULL;
@@ -57,10 +66,12 @@ static int read_whole(struct load *l, struct halves *h, const char *name)
 static int read_split(struct load *l, struct halves *h, const char *key, const char *value)
 {
     const struct model_config *c = &l->m->cfg;
-    int st = load_floats(l, &h->own[0], key, c->heads * c->kv_lora, c->nope_dim);
+    struct load_part keys = heads_part(l->m, key, c->kv_lora);
+    struct load_part values = heads_part(l->m, value, c->v_dim);
+    int st = load_floats(l, &h->own[0], &keys, c->nope_dim);
 
     if (st == 0)
-        st = load_floats(l, &h->own[1], value, c->heads * c->v_dim, c->kv_lora);
+        st = load_floats(l, &h->own[1], &values, c->kv_lora);
     h->key = h->own[0];
     h->value = h->own[1];
     h->key_step = (size_t)c->nope_dim * c->kv_lora;
@@ -129,19 +140,20 @@ static int pack_head(struct load *l, struct mla *y, const struct halves *h, uint
 static int load_heads(struct load *l, struct mla *y, uint32_t id)
 {
     const struct model_config *c = &l->m->cfg;
+    uint32_t heads = l->m->heads;
     struct halves h = { 0 };
     float *other = malloc((size_t)c->nope_dim * c->kv_lora * sizeof *other);
     int st = 0;
 
-    y->key_down = calloc(c->heads, sizeof *y->key_down);
-    y->value_up = calloc(c->heads, sizeof *y->value_up);
+    y->key_down = calloc(heads, sizeof *y->key_down);
+    y->value_up = calloc(heads, sizeof *y->value_up);
     if (mla_expands(l->m))
-        y->key_up = calloc(c->heads, sizeof *y->key_up);
+        y->key_up = calloc(heads, sizeof *y->key_up);
     if (!other || !y->key_down || !y->value_up || (mla_expands(l->m) && !y->key_up))
-        st = err_set(l->e, ERR_NOMEM, "no memory for %u heads of layer %u", c->heads, id);
+        st = err_set(l->e, ERR_NOMEM, "no memory for %u heads of layer %u", heads, id);
     if (st == 0)
         st = read_halves(l, &h, id);
-    for (uint32_t i = 0; st == 0 && i < c->heads; i++)
+    for (uint32_t i = 0; st == 0 && i < heads; i++)
         st = pack_head(l, y, &h, i, other);
     free(h.own[0]);
     free(h.own[1]);
@@ -155,9 +167,9 @@ static int load_a(struct load *l, struct mla *y, uint32_t id)
     const struct model_config *c = &l->m->cfg;
     char q[TENSOR_MAX_NAME], kv[TENSOR_MAX_NAME];
     const struct load_part parts[] = {
-        { load_name(q, id, "self_attn.q_a_proj.weight"), c->q_lora, 0, 0, 0 },
-        { load_name(kv, id, "self_attn.kv_a_proj_with_mqa.weight"), c->kv_lora + c->rope_dim, 0, 0,
-          0 },
+        { .name = load_name(q, id, "self_attn.q_a_proj.weight"), .rows = c->q_lora },
+        { .name = load_name(kv, id, "self_attn.kv_a_proj_with_mqa.weight"),
+          .rows = c->kv_lora + c->rope_dim },
     };
     uint32_t skip = c->q_lora == 0;
     int st = load_matrix(l, &y->a, parts + skip, 2 - skip, c->hidden, &l->m->weight_bytes);
@@ -172,25 +184,27 @@ static int load_a(struct load *l, struct mla *y, uint32_t id)
 int mla_load(struct load *l, struct mla *y, uint32_t id)
 {
     const struct model_config *c = &l->m->cfg;
-    const char *q = c->q_lora ? "self_attn.q_b_proj.weight" : "self_attn.q_proj.weight";
+    const char *rest = c->q_lora ? "self_attn.q_b_proj.weight" : "self_attn.q_proj.weight";
     char name[TENSOR_MAX_NAME];
-    struct load_part part = { .name = name, .rows = c->heads * c->head_dim };
+    const struct load_part q = heads_part(l->m, name, c->head_dim);
+    struct load_part o = { .name = name, .rows = c->hidden };
     uint64_t *bytes = &l->m->weight_bytes;
     int st = load_a(l, y, id);
 
-    load_name(name, id, q);
+    load_name(name, id, rest);
     if (st < 0 ||
-        (st = load_matrix(l, &y->q_b, &part, 1, c->q_lora ? c->q_lora : c->hidden, bytes)) < 0 ||
+        (st = load_matrix(l, &y->q_b, &q, 1, c->q_lora ? c->q_lora : c->hidden, bytes)) < 0 ||
         (st = load_heads(l, y, id)) < 0)
         return st;
     load_name(name, id, "self_attn.o_proj.weight");
-    part.rows = c->hidden;
-    return load_matrix(l, &y->o, &part, 1, c->heads * c->v_dim, bytes);
+    if ((st = part_heads(l, &o.only_cols, name, c->heads, c->v_dim)) < 0)
+        return st;
+    return load_matrix(l, &y->o, &o, 1, c->heads * c->v_dim, bytes);
 }
 
 static void free_heads(const struct model *m, struct k_matrix **heads)
 {
-    for (uint32_t i = 0; heads && i < m->cfg.heads; i++)
+    for (uint32_t i = 0; heads && i < m->heads; i++)
         m->k->unpack_free(m->k, heads[i]);
     free(heads);
 }

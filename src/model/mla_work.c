@@ -5,8 +5,9 @@
 #include "base/status.h"
 #include "model/blocks.h"
 
-/* Positions of a sequence whose keys are expanded at once; rows beyond stay absorbed. */
+/* Positions of a sequence whose keys are expanded at once: whole pieces. */
 #define MLA_EXPAND_POSITIONS K_MAX_TOKENS
+_Static_assert(MLA_EXPAND_POSITIONS % KV_PIECE == 0, "parts of keys end where pieces do");
 /* float32 is where the goldens judge: always absorbed. */
 bool mla_expands(const struct model *m)
 {
@@ -27,11 +28,11 @@ static int create_absorbed(struct mla_work *w, const struct model *m, uint32_t f
 {
     const struct model_config *c = &m->cfg;
     const struct kernels *k = m->k;
-    uint32_t n = w->rows * c->heads;
+    uint32_t n = w->rows * m->heads;
 
     w->q = work_rows(m, n, c->kv_lora);
     w->ctx = work_rows(m, n, c->kv_lora);
-    w->gather = k->alloc(k, (size_t)w->max_tokens * c->heads * sizeof *w->gather);
+    w->gather = k->alloc(k, (size_t)w->max_tokens * m->heads * sizeof *w->gather);
     w->seqs = calloc(w->max_tokens, sizeof *w->seqs);
     w->slices = calloc(w->max_tokens, sizeof *w->slices);
     if (!w->q || !w->ctx || !w->gather || !w->seqs || !w->slices)
@@ -44,14 +45,15 @@ static int create_expanded(struct mla_work *w, const struct model *m, uint32_t f
     const struct model_config *c = &m->cfg;
     uint32_t each;
 
-    w->positions = min_u32(m->max_pos, MLA_EXPAND_POSITIONS);
+    w->positions = w->part = min_u32(m->max_pos, MLA_EXPAND_POSITIONS);
     each = w->positions * (c->nope_dim + c->v_dim);
-    w->heads = min_u32(c->heads, max_u32(1, MLA_EXPAND_FLOATS / each));
+    w->heads = min_u32(m->heads, max_u32(1, MLA_EXPAND_FLOATS / each));
     w->latent = work_rows(m, w->positions, c->kv_lora);
     w->pe = work_rows(m, w->positions, c->rope_dim);
     w->key = work_rows(m, w->positions * w->heads, c->nope_dim);
     w->value = work_rows(m, w->positions * w->heads, c->v_dim);
-    if (!w->latent || !w->pe || !w->key || !w->value)
+    w->sums = work_rows(m, w->max_tokens * w->heads, 2);
+    if (!w->latent || !w->pe || !w->key || !w->value || !w->sums)
         return ERR_NOMEM;
     return m->k->act_create(m->k, &w->latent_act, w->positions, c->kv_lora, forms);
 }
@@ -65,7 +67,7 @@ int mla_work_create(struct mla_work **out, const struct model *m, uint32_t max_t
     if (!w)
         return ERR_NOMEM;
     w->max_tokens = max_tokens;
-    w->rows = min_u32(max_tokens, K_MAX_TOKENS / m->cfg.heads);
+    w->rows = min_u32(max_tokens, K_MAX_TOKENS / m->heads);
     st = create_absorbed(w, m, s->head_forms);
     if (st < 0 || !mla_expands(m))
         return st;
@@ -79,13 +81,14 @@ void mla_work_destroy(const struct model *m, struct mla_work *w)
 
     if (!w)
         return;
-    work_rows_free(m, w->q, w->rows * c->heads, c->kv_lora);
-    work_rows_free(m, w->ctx, w->rows * c->heads, c->kv_lora);
-    k->free(k, w->gather, (size_t)w->max_tokens * c->heads * sizeof *w->gather);
+    work_rows_free(m, w->q, w->rows * m->heads, c->kv_lora);
+    work_rows_free(m, w->ctx, w->rows * m->heads, c->kv_lora);
+    k->free(k, w->gather, (size_t)w->max_tokens * m->heads * sizeof *w->gather);
     work_rows_free(m, w->latent, w->positions, c->kv_lora);
     work_rows_free(m, w->pe, w->positions, c->rope_dim);
     work_rows_free(m, w->key, w->positions * w->heads, c->nope_dim);
     work_rows_free(m, w->value, w->positions * w->heads, c->v_dim);
+    work_rows_free(m, w->sums, w->max_tokens * w->heads, 2);
     k->act_destroy(k, w->act);
     k->act_destroy(k, w->latent_act);
     free(w->seqs);
@@ -93,14 +96,13 @@ void mla_work_destroy(const struct model *m, struct mla_work *w)
     free(w);
 }
 
-/* Leading rows of a sequence that are expanded. By their positions alone: how a prompt is cut, and what
- * else is in the batch, must not change a row. */
+/* Leading rows of a sequence that are expanded: all of its prompt. How a prompt is cut, and what else is in
+ * the batch, must not change a row. */
 static uint32_t expanded_rows(const struct mla_work *w, const struct model_batch *b, uint32_t i)
 {
-    const struct k_seq *s = &b->seqs[i];
-    uint32_t n = b->n_prompt_rows ? min_u32(b->n_prompt_rows[i], s->n) : 0;
-
-    return s->pos < w->positions ? min_u32(n, w->positions - s->pos) : 0;
+    if (!w->positions || !b->n_prompt_rows)
+        return 0;
+    return min_u32(b->n_prompt_rows[i], b->seqs[i].n);
 }
 
 /* Appends rows [from, from + n) of the sequence to the slice. */
@@ -157,10 +159,10 @@ void mla_plan(const struct model *m, struct mla_work *w, const struct model_batc
     cut(w, b);
     for (uint32_t i = 0; i < w->n_slices; i++) {
         struct mla_slice *t = &w->slices[i];
-        uint32_t *gather = w->gather + (size_t)t->row * m->cfg.heads;
+        uint32_t *gather = w->gather + (size_t)t->row * m->heads;
 
         t->gather = gather;
         if (!t->expanded)
-            fill_gather(gather, t->n, m->cfg.heads);
+            fill_gather(gather, t->n, m->heads);
     }
 }

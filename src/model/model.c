@@ -165,9 +165,12 @@ static void log_mtp(const struct opening *o, const struct model_options *opt)
 int model_open(struct model **out, const struct kernels *k, const struct model_options *opt,
                struct err *e)
 {
+    bool alone = opt->part.tp_size <= 1 && opt->part.ep_size <= 1 && opt->part.head_size <= 1;
     struct opening o;
     int st = opening_begin(&o, k, opt, e);
 
+    if (st == 0 && !alone && !opt->part.peers)
+        st = err_set(e, ERR_INVAL, "a part of a model needs its peers");
     if (st == 0) {
         log_mtp(&o, opt);
         log_quant(&o, opt);
@@ -214,7 +217,9 @@ void model_kv_shape(const struct model *m, struct model_kv_shape *out)
 {
     *out = (struct model_kv_shape){
         .n_layers = m->n_layers + (m->mtp != NULL),
-        .kv_heads = m->cfg.kv_heads,
+        .kv_heads = m->kv_heads,
+        .first_head = m->first_kv_head,
+        .all_heads = m->cfg.kv_heads,
         .head_dim = m->cfg.kv_lora ? m->cfg.kv_lora + m->cfg.rope_dim : m->cfg.head_dim,
         .latent = m->cfg.kv_lora,
     };

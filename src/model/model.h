@@ -27,6 +27,44 @@ enum model_dtype {
     MODEL_DTYPE_BFLOAT16,
 };
 
+/* What ranks do together inside a forward pass (comm/group.h has the same verbs with the details). Called
+ * on one thread at a time (of the team or, with overlap_shared_expert, another), in the same order on
+ * all ranks. A call that fails leaves garbage, and is remembered by whoever made the struct: the step's results are not used then. */
+struct model_peers {
+    void *arg;
+    /* among the tensor-parallel ranks; sums are taken in order of ranks */
+    void (*all_reduce)(void *arg, float *x, size_t n);
+    void (*reduce_scatter)(void *arg, float *out, const float *x, size_t n);
+    void (*all_gather)(void *arg, void *all, const void *part, size_t bytes);
+    /* among the ranks that share the experts: all-to-all */
+    void (*exchange)(void *arg, const void *send, const size_t *send_at, const size_t *send_bytes,
+                     void *recv, const size_t *recv_at, const size_t *recv_bytes);
+    /* the same among the ranks that share the head */
+    void (*exchange_head)(void *arg, const void *send, const size_t *send_at,
+                          const size_t *send_bytes, void *recv, const size_t *recv_at,
+                          const size_t *recv_bytes);
+};
+
+/* What of its layers a rank holds. All zeros: everything, alone.
+ *
+ * Tensor parallel: heads, feed-forward columns and vocabulary rows are shared out evenly, in order of
+ * ranks; where there are more ranks than KV heads, neighbours hold the same one. Latents, norms and
+ * routers are on every rank. Every rank computes every row; all_reduce makes the sums whole.
+ *
+ * Experts: with ep_size > 1 each rank holds experts / ep_size whole ones, in order of ranks, and rows
+ * travel to them; else every tensor-parallel rank has a slice of every expert. The ranks that share
+ * experts are the tensor-parallel ranks of all data-parallel ones: ep_rank = dp_rank * tp_size +
+ * tp_rank. */
+struct model_part {
+    uint32_t tp_rank, tp_size;
+    uint32_t ep_rank, ep_size;
+    uint32_t head_rank, head_size; /* data-parallel ranks that share the head (tp_size is 1 then) */
+    bool
+        sequence_parallel; /* between the blocks a tensor-parallel rank keeps a share of the rows */
+    bool overlap_shared_expert;      /* the shared expert is computed while rows travel */
+    const struct model_peers *peers; /* borrowed until model_close; NULL: alone */
+};
+
 struct model_options {
     const char *path; /* a folder or a .gguf file */
     enum model_dtype dtype;
@@ -36,6 +74,7 @@ struct model_options {
     const char *quantization;       /* NULL: as found; else refused unless it is what was found */
     const char *hf_overrides;       /* JSON object over config.json's keys; NULL: none */
     bool mtp;                       /* load the multi-token prediction layer (last stage) */
+    struct model_part part;
     void (*progress)(void *arg, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
     void *progress_arg;
 };
@@ -71,6 +110,7 @@ enum k_type model_kv_type(const struct model *m);
  * loaded: its planes are the last. */
 struct model_kv_shape {
     uint32_t n_layers, kv_heads, head_dim;
+    uint32_t first_head, all_heads; /* of which kv_heads from the first are this rank's */
     uint32_t latent; /* 0: keys and values; else the compressed part of head_dim (kernel.h, k_kv) */
 };
 void model_kv_shape(const struct model *m, struct model_kv_shape *out);
@@ -105,15 +145,34 @@ int model_work_create(struct model_work **out, const struct model *m, uint32_t m
 void model_work_destroy(struct model_work *w);
 
 /* Runs the layers over the batch, writing K and V to the planes `kv` (one entry a layer of this
- * model, its block pool) and leaving the residual stream in w. One team run; allocates nothing. */
+ * model, its block pool) and leaving the residual stream in w. One team run; allocates nothing.
+ *
+ * Where ranks share experts (model_part.ep_size) all of them must call it, and model_draft, the same
+ * number of times: those that have nothing to do with no rows (b->n 0). Its runs of the team end before
+ * each exchange then. */
 void model_forward(const struct model *m, struct model_work *w, const struct k_kv *kv,
                    const struct model_batch *b);
 
+/* Inside each model_forward from now on: done(arg, layer) on some thread when the batch's keys and values are
+ * there in a layer (by its number in the model), while the layer goes on to compute. NULL (default): off,
+ * and costs nothing. */
+void model_watch_layers(struct model_work *w, void (*done)(void *arg, uint32_t layer), void *arg);
+
+/* The residual stream, [max_tokens][hidden]: what a stage leaves there the next one finds there.
+ * A stage that does not begin with the embedding reads it instead of ids; one that is not the last
+ * leaves its rows. */
+float *model_states(struct model_work *w);
+
 /* Logits [n_rows][vocab] of chosen rows of the last model_forward, n_rows <= max_logit_rows.
  * Borrowed until the next call; the caller may overwrite them (the sampler does). *ld is their
- * row distance. */
+ * row distance. All tensor-parallel ranks of the stage ask for the same rows, and get them. */
 float *model_logits(const struct model *m, struct model_work *w, const uint32_t *rows,
                     uint32_t n_rows, size_t *ld);
+
+/* True if some rank of those that share the head had rows in the last call of model_logits or
+ * model_draft_logits: all of them must call it the same number of times, so those that have no rows
+ * (left) call it with none until this is false. False at once where the head is not shared. */
+bool model_head_more(const struct model_work *w);
 
 /* Multi-token prediction (DeepSeek-V3 technical report, 2.2). The rows of b are sequences as in
  * model_forward; ids[i] is the token after position pos[i]. The layer joins its embedding with the
@@ -128,7 +187,8 @@ float *model_draft_logits(const struct model *m, struct model_work *w, const uin
                           uint32_t n_rows, size_t *ld);
 
 /* For calibration and tests: called inside model_forward and model_draft on one thread after the
- * named step with its rows. NULL (default): off, and costs nothing.
+ * named step with its rows. NULL (default): off, and costs nothing. Tensor-parallel ranks have a probe
+ * all or none; heads and feed-forward columns are the rank's, and no rows are shared out.
  *
  *     embed, layer0 .., final_norm         the residual stream, and after the final norm
  *     L0.attn_norm, L0.q                   of each layer: q after its rotation
@@ -137,6 +197,8 @@ float *model_draft_logits(const struct model *m, struct model_work *w, const uin
  *                                          rotated part of the key
  *     L0.attn_ctx, L0.attn_out             before and after o_proj
  *     L0.ffn_norm, L0.ffn_act, L0.ffn_out  ffn_act: the input of down_proj of a dense layer
+ *     L0.shared_act, L0.expert0_act ..     the input of down_proj of the shared experts, and of each
+ *                                          expert that has rows (not where experts are apart)
  *     L0.router_ids@0, L0.router_weights@0 [tokens][experts a token], ids as floats; of the tokens
  *                                          from the number on that follows the @ */
 typedef void model_probe_fn(void *arg, const char *name, const float *rows, size_t ld, uint32_t n,

@@ -19,22 +19,33 @@ static bool repeats(struct load *l, const char *own, const char *models)
     return true;
 }
 
-static int load_ends_of(struct load *l, struct mtp *y, uint32_t id)
+/* One of the layer's two ends: its own matrix, unless it repeats the model's, which is used for both
+ * where this stage has it. A checkpoint may leave an own one out that would repeat. */
+static int load_end(struct load *l, struct k_matrix **out, uint32_t id, const char *rest,
+                    const char *models, struct share rows, bool have)
 {
     const struct model *m = l->m;
     char name[TENSOR_MAX_NAME];
-    const struct load_part part = { .name = name, .rows = m->cfg.vocab };
-    bool shared;
-    int st = 0;
+    struct load_part part = { .name = name, .rows = m->cfg.vocab, .only_rows = rows };
+    bool own = weights_find(l->w, load_name(name, id, rest)) != NULL;
 
-    load_name(name, id, "embed_tokens.weight");
-    if (!m->embed || !repeats(l, name, "model.embed_tokens.weight"))
-        st = load_matrix(l, &y->embed, &part, 1, m->cfg.hidden, &l->m->weight_bytes);
+    if (have && (!own || repeats(l, name, models)))
+        return 0;
+    if (!own)
+        part.name = models;
+    return load_matrix(l, out, &part, 1, m->cfg.hidden, &l->m->weight_bytes);
+}
+
+static int load_ends_of(struct load *l, struct mtp *y, uint32_t id)
+{
+    const struct model *m = l->m;
+    const char *embed = "model.embed_tokens.weight";
+    int st = load_end(l, &y->embed, id, "embed_tokens.weight", embed, m->ids, m->embed != NULL);
+
     if (st < 0)
         return st;
-    load_name(name, id, "shared_head.head.weight");
-    shared = repeats(l, name, m->head ? "lm_head.weight" : "model.embed_tokens.weight");
-    return shared ? 0 : load_matrix(l, &y->head, &part, 1, m->cfg.hidden, &l->m->weight_bytes);
+    return load_end(l, &y->head, id, "shared_head.head.weight",
+                    m->cfg.tied_embeddings ? embed : "lm_head.weight", m->head_ids, true);
 }
 
 static int load_parts(struct load *l, struct mtp *y, uint32_t id)
@@ -135,7 +146,6 @@ void mtp_work_destroy(const struct model *m, struct mtp_work *w, uint32_t max_to
 struct draft {
     const struct model *m;
     struct model_work *w;
-    const struct k_kv *kv;
     const struct model_batch *b;
     const uint32_t *from;
     bool drafted; /* states are those of a draft */
@@ -149,10 +159,16 @@ static void join_rows(const struct draft *d)
     const struct mtp *y = m->mtp;
     uint32_t hidden = m->cfg.hidden, n = d->b->n;
     float eps = m->cfg.norm_eps, *join = d->w->mtp->join;
+    const struct k_matrix *table = y->embed ? y->embed : m->embed;
     const struct k_heads embed = { join, 2 * (size_t)hidden, hidden };
     const struct k_heads state = { join + hidden, 2 * (size_t)hidden, hidden };
 
-    k->embed(k, embed.p, embed.row, y->embed ? y->embed : m->embed, d->b->ids, n);
+    if (m->part.tp_size > 1) {
+        stream_embed(m, d->w, table, d->w->sum, d->b->ids, n);
+        k->gather(k, embed.p, embed.row, d->w->sum, hidden, d->w->same, n, hidden);
+    } else {
+        k->embed(k, embed.p, embed.row, table, d->b->ids, n);
+    }
     k->gather(k, state.p, state.row, d->w->x, hidden, d->from, n, hidden);
     if (!d->drafted)
         k->norm_heads(k, state, n, 1, hidden, m->final_norm, m->final_norm_bias, eps);
@@ -161,7 +177,7 @@ static void join_rows(const struct draft *d)
 }
 
 /* [team] */
-static void run_draft(void *arg)
+static void begin_draft(void *arg)
 {
     const struct draft *d = arg;
     const struct model *m = d->m;
@@ -172,22 +188,25 @@ static void run_draft(void *arg)
     join_rows(d);
     k->act_load(k, w->act, w->mtp->join, 2 * (size_t)hidden, n, 2 * hidden);
     work_linear(k, w->x, hidden, w->act, m->mtp->join, n, false);
-    layer_run(m, w, &m->mtp->layer, d->kv, d->b, m->cfg.n_layers);
 }
 
 void model_draft(const struct model *m, struct model_work *w, const struct k_kv *kv,
                  const struct model_batch *b, const uint32_t *from)
 {
-    struct draft d = { m, w, kv, b, from ? from : w->mtp->same, w->mtp->drafted };
+    struct draft d = { m, w, b, from ? from : w->mtp->same, w->mtp->drafted };
+    const struct span s = { .begin = begin_draft,
+                            .arg = &d,
+                            .layers = &m->mtp->layer,
+                            .n = 1,
+                            .id = m->cfg.n_layers,
+                            .kv = kv,
+                            .b = b };
 
-    if (b->n == 0)
+    w->mtp->drafted = true;
+    if (b->n == 0 && !moe_apart(m))
         return;
     work_plan(m, w, b);
-    w->mtp->drafted = true;
-    if (w->probe)
-        run_draft(&d);
-    else
-        m->k->run(m->k, run_draft, &d);
+    layers_run(m, w, &s);
 }
 
 float *model_draft_logits(const struct model *m, struct model_work *w, const uint32_t *rows,

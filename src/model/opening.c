@@ -91,7 +91,8 @@ static int choose_stage(struct model *m, const struct model_options *opt, struct
                        opt->path, m->first_layer, m->first_layer + m->n_layers - 1,
                        m->cfg.n_layers);
     m->max_pos = opt->max_model_len ? opt->max_model_len : m->cfg.max_position;
-    return 0;
+    m->part = opt->part;
+    return part_choose(m, e);
 }
 
 /* How the weights are quantized; a GGUF file's blocks say that themselves. */
@@ -116,6 +117,7 @@ bool opening_mtp(const struct model *m, const struct model_options *opt)
 static void select_layers(const struct model *m, struct weights *w, const struct model_options *opt)
 {
     weights_select(w, m->first_layer, m->n_layers + opening_mtp(m, opt));
+    weights_select_experts(w, m->experts.from, m->experts.n);
 }
 
 int opening_begin(struct opening *o, const struct kernels *k, const struct model_options *opt,
@@ -129,7 +131,7 @@ int opening_begin(struct opening *o, const struct kernels *k, const struct model
         return err_set(e, ERR_NOMEM, "no memory");
     m->k = k;
     if ((st = open_source(m, &o->w, opt, e)) < 0 || (st = choose_types(m, opt, e)) < 0 ||
-        (st = choose_stage(m, opt, e)) < 0 || (st = layer_check(m, e)) < 0 ||
+        (st = layer_check(m, e)) < 0 || (st = choose_stage(m, opt, e)) < 0 ||
         (st = weights_check_layers(o->w, m->cfg.n_layers, m->cfg.mtp_layers, e)) < 0)
         return st;
     select_layers(m, o->w, opt);

@@ -9,12 +9,14 @@
 
 #include "base/status.h"
 #include "model/config_json.h"
+#include "model/quant_targets.h"
 #include "sys/map.h"
 
 struct quant {
     enum quant_format format;
     char *file;
-    json_t *types; /* ModelSlim: tensor -> type */
+    json_t *types;                 /* ModelSlim: tensor -> type */
+    struct quant_targets *targets; /* compressed-tensors */
 };
 
 static const char *const format_names[] = { "none", "ascend", "fp8", "compressed-tensors" };
@@ -34,6 +36,7 @@ void quant_close(struct quant *q)
     if (!q)
         return;
     json_decref(q->types);
+    quant_targets_free(q->targets);
     free(q->file);
     free(q);
 }
@@ -51,6 +54,11 @@ const char *quant_file(const struct quant *q)
 const char *quant_entry(const struct quant *q, const char *tensor)
 {
     return json_string_value(json_object_get(q->types, tensor));
+}
+
+const struct quant_targets *quant_targets(const struct quant *q)
+{
+    return q->targets;
 }
 
 json_t *quant_entries(const struct quant *q)
@@ -205,6 +213,22 @@ static int read_compressed(const json_t *c, const char *file, struct err *e)
     return 0;
 }
 
+static int settle_compressed(struct quant *q, const json_t *c, const char *file, struct err *e)
+{
+    struct quant_targets *t;
+    int st;
+
+    if ((st = read_compressed(c, file, e)) < 0 || (st = quant_targets_read(&t, c, file, e)) < 0)
+        return st;
+    if ((st = settle(q, QUANT_COMPRESSED, file, e)) < 0) {
+        quant_targets_free(t);
+        return st;
+    }
+    quant_targets_free(q->targets);
+    q->targets = t;
+    return 0;
+}
+
 static int read_method(struct quant *q, const json_t *c, const char *file, struct err *e)
 {
     const char *method = text_of(c, "quant_method");
@@ -213,7 +237,7 @@ static int read_method(struct quant *q, const json_t *c, const char *file, struc
     if (strcmp(method, "fp8") == 0)
         return (st = read_fp8(c, file, e)) < 0 ? st : settle(q, QUANT_FP8, file, e);
     if (strcmp(method, "compressed-tensors") == 0)
-        return (st = read_compressed(c, file, e)) < 0 ? st : settle(q, QUANT_COMPRESSED, file, e);
+        return settle_compressed(q, c, file, e);
     return err_set(e, ERR_UNSUPPORTED,
                    "%s: \"quantization_config\" with method \"%.64s\" is not supported; supported "
                    "are fp8 and compressed-tensors, ModelSlim's quant_model_description.json, and "

@@ -53,6 +53,11 @@ enum quant_format quant_format(const struct quant *q);
 /* The file that says so: "" for QUANT_NONE. */
 const char *quant_file(const struct quant *q);
 
+/* Which linears compressed-tensors' configuration means; NULL for other formats. Inside the
+ * quantization files only. */
+struct quant_targets;
+const struct quant_targets *quant_targets(const struct quant *q);
+
 /* What ModelSlim's description says of a tensor, NULL if nothing. */
 const char *quant_entry(const struct quant *q, const char *tensor);
 /* All that it says, tensor -> type, and a few entries of another kind; borrowed, NULL if there is no

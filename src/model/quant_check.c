@@ -107,14 +107,15 @@ static int layer_cmp(const void *key, const void *weight)
     return strncmp(k->name, ((const struct weight *)weight)->t.name, k->n);
 }
 
-/* Whether the folder has the layer of this tensor and it is not skipped. */
+/* Whether the folder has the layer of this tensor and it is loaded here. */
 static bool layer_loaded(const struct weights *w, const char *name)
 {
+    long layer = weights_layer_of(name);
     const char *number = name + sizeof "model.layers." - 1;
     struct layer_key key = { name, (size_t)(number - name) + strcspn(number, ".") + 1 };
     const struct weight *any = w->n ? bsearch(&key, w->w, w->n, sizeof *w->w, layer_cmp) : NULL;
 
-    return any && !any->skip;
+    return any && layer >= (long)w->first_layer && layer < (long)w->first_layer + (long)w->n_layers;
 }
 
 /* What a description still says of the scales of a linear that was made float afterwards. */

@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "model/quant.h"
+#include "model/quant_targets.h"
 
 static bool ends_with(const char *s, const char *tail)
 {
@@ -133,14 +134,49 @@ static int unexplained(const struct quant *q, const struct weight *w, struct err
                    w->file, w->t.name);
 }
 
+/* What "targets" and "ignore" say of this weight, against what it is. */
+static int check_targets(const struct quant *q, const struct weight *w, struct err *e)
+{
+    bool quantized = w->t.type == K_I8;
+    char module[TENSOR_MAX_NAME];
+    size_t stem;
+    const char *entry;
+    enum quant_wanted wanted;
+
+    if (!ends_with(w->t.name, ".weight") || (!quantized && !is_float(w->t.type)))
+        return 0;
+    stem = strlen(w->t.name) - strlen(".weight");
+    stem = stem < sizeof module ? stem : sizeof module - 1;
+    memcpy(module, w->t.name, stem);
+    module[stem] = '\0';
+    wanted = quant_targets_of(quant_targets(q), module, &entry);
+    if (quantized && (wanted == QUANT_IGNORED || wanted == QUANT_NOT_TARGET))
+        return err_set(e, ERR_BADMSG,
+                       "%s: tensor %s is stored as I8, but by %s it is not quantized (%s%.100s%s); "
+                       "the configuration and the weights are of different checkpoints",
+                       w->file, w->t.name, quant_file(q),
+                       wanted == QUANT_IGNORED ? "\"ignore\" has \"" : "no \"targets\" name it",
+                       entry, wanted == QUANT_IGNORED ? "\"" : "");
+    if (!quantized && wanted == QUANT_WANTED)
+        return err_set(e, ERR_BADMSG,
+                       "%s: tensor %s: expected I8, because %s quantizes it (\"targets\" has "
+                       "\"%.100s\" and \"ignore\" does not name it), found %s; the configuration "
+                       "and the weights are of different checkpoints",
+                       w->file, w->t.name, quant_file(q), entry, w->t.dtype);
+    return 0;
+}
+
 int quant_type_of(const struct quant *q, const struct weight *w, enum quant_type *out,
                   struct err *e)
 {
     enum quant_format f = quant_format(q);
+    int st;
 
     if (f == QUANT_ASCEND)
         return by_description(q, w, out, e);
     *out = QUANT_FLOAT;
+    if (f == QUANT_COMPRESSED && (st = check_targets(q, w, e)) < 0)
+        return st;
     if (w->t.type != K_I8 && w->t.type != K_F8_E4M3)
         return 0;
     if (f == QUANT_FP8 && w->t.type == K_F8_E4M3)

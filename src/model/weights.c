@@ -162,10 +162,35 @@ long weights_layer_of(const char *name)
 
 void weights_select(struct weights *w, uint32_t first, uint32_t n)
 {
+    w->first_layer = first;
+    w->n_layers = n;
     for (size_t i = 0; i < w->n; i++) {
         long layer = weights_layer_of(w->w[i].t.name);
 
         w->w[i].skip = layer >= 0 && (layer < (long)first || layer >= (long)first + (long)n);
+    }
+}
+
+/* N of "model.layers.*.mlp.experts.N.*"; -1 if it is no expert's tensor, or that of all together. */
+static long expert_of(const char *name)
+{
+    const char *at = strstr(name, ".mlp.experts.");
+    char *end;
+    long n;
+
+    if (!at || weights_layer_of(name) < 0)
+        return -1;
+    n = strtol(at + sizeof ".mlp.experts." - 1, &end, 10);
+    return *end == '.' && end > at + sizeof ".mlp.experts." - 1 && n >= 0 ? n : -1;
+}
+
+void weights_select_experts(struct weights *w, uint32_t first, uint32_t n)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        long expert = expert_of(w->w[i].t.name);
+
+        if (expert >= 0 && (expert < (long)first || expert >= (long)first + (long)n))
+            w->w[i].skip = true;
     }
 }
 

@@ -29,7 +29,7 @@ struct weight {
     struct tensor t;
     const char *file; /* path, for messages */
     const struct map *map;
-    bool skip; /* belongs to a layer that this stage does not hold */
+    bool skip; /* belongs to a layer or an expert that this rank does not hold */
     bool used;
 };
 
@@ -41,6 +41,7 @@ struct weights {
     char **own_names; /* [n]: translated names of a GGUF file, or NULL */
     const char *path; /* what was opened; borrowed */
     bool gguf;
+    uint32_t first_layer, n_layers; /* what weights_select has kept */
 };
 
 /* path is a .gguf file. Names are the file's own until weights_translate, whose table ends with an
@@ -64,6 +65,8 @@ struct weight *weights_find(const struct weights *w, const char *name);
 long weights_layer_of(const char *name);
 /* Marks what lies outside layers [first, first + n). */
 void weights_select(struct weights *w, uint32_t first, uint32_t n);
+/* Marks, of those experts that have tensors of their own, what lies outside [first, first + n). */
+void weights_select_experts(struct weights *w, uint32_t first, uint32_t n);
 /* ERR_BADMSG with file, tensor and layer if there are layers that the configuration does not
  * count: n_layers, and after them mtp_layers for drafts. One such layer is let pass where mtp_layers
  * is 0. What follows n_layers is a layer for drafts only if it has an eh_proj. */

@@ -7,16 +7,6 @@
 #include "base/status.h"
 #include "model/blocks.h"
 
-const struct k_matrix *model_head(const struct model *m)
-{
-    return m->head ? m->head : m->embed;
-}
-
-static bool is_last(const struct model *m)
-{
-    return m->final_norm != NULL;
-}
-
 float *work_rows(const struct model *m, uint32_t rows, uint32_t cols)
 {
     return m->k->alloc(m->k, (size_t)rows * cols * sizeof(float));
@@ -70,11 +60,33 @@ static int create_parts(struct model_work *w)
     return st;
 }
 
-static uint32_t head_forms(const struct model *m)
+/* Rows of the stream, filled up to equal shares of all ranks. */
+static uint32_t stream_rows(const struct model_work *w)
 {
-    uint32_t forms = work_forms(m->k, model_head(m));
+    return w->max_tokens + w->m->part.tp_size - 1;
+}
 
-    return m->mtp && m->mtp->head ? forms | work_forms(m->k, m->mtp->head) : forms;
+static uint32_t most_rows(const struct model_work *w)
+{
+    return w->max_tokens > w->max_logit_rows ? w->max_tokens : w->max_logit_rows;
+}
+
+/* What a rank among others needs besides. */
+static int create_shared(struct model_work *w)
+{
+    const struct model *m = w->m;
+    const struct kernels *k = m->k;
+
+    if (m->part.tp_size == 1)
+        return 0;
+    w->sum = work_rows(m, stream_rows(w), m->cfg.hidden);
+    w->ids = k->alloc(k, w->max_tokens * sizeof *w->ids);
+    w->same = k->alloc(k, most_rows(w) * sizeof *w->same);
+    if (!w->sum || !w->ids || !w->same)
+        return ERR_NOMEM;
+    for (uint32_t i = 0; i < most_rows(w); i++)
+        w->same[i] = i;
+    return 0;
 }
 
 /* The buffers of the layers, and on the last stage those of the head. */
@@ -82,33 +94,28 @@ static int create_buffers(struct model_work *w)
 {
     const struct model *m = w->m;
     const struct kernels *k = m->k;
-    uint32_t hidden = m->cfg.hidden;
     int st;
 
-    w->x = work_rows(m, w->max_tokens, hidden);
+    w->x = work_rows(m, stream_rows(w), m->cfg.hidden);
     w->wide = work_rows(m, w->max_tokens, w->shape.wide);
     w->ctx = work_rows(m, w->max_tokens, w->shape.ctx);
     if (!w->x || !w->wide || !w->ctx)
         return ERR_NOMEM;
     if ((st = k->act_create(k, &w->act, w->max_tokens, w->shape.act, w->shape.forms)) < 0)
         return st;
-    if ((st = create_parts(w)) < 0)
+    if ((st = create_shared(w)) < 0 || (st = create_parts(w)) < 0)
         return st;
-    if (!is_last(m) || w->max_logit_rows == 0)
-        return 0;
-    w->head_x = work_rows(m, w->max_logit_rows, hidden);
-    w->logits = work_rows(m, w->max_logit_rows, m->cfg.vocab);
-    if (!w->head_x || !w->logits)
-        return ERR_NOMEM;
-    return k->act_create(k, &w->head_act, w->max_logit_rows, hidden, head_forms(m));
+    return head_work_create(w);
 }
 
 int model_work_create(struct model_work **out, const struct model *m, uint32_t max_tokens,
                       uint32_t max_logit_rows, struct err *e)
 {
+    const struct model_part *part = &m->part;
     struct model_work *w;
     int st;
 
+    assert(part->peers || (part->tp_size == 1 && part->ep_size == 1 && part->head_size == 1));
     if (max_tokens < 1 || max_tokens > K_MAX_TOKENS)
         return err_set(e, ERR_RANGE, "%u tokens a step: at most %d are supported", max_tokens,
                        K_MAX_TOKENS);
@@ -136,17 +143,24 @@ void model_work_destroy(struct model_work *w)
     if (!w)
         return;
     k = w->m->k;
-    work_rows_free(w->m, w->x, w->max_tokens, w->m->cfg.hidden);
+    work_rows_free(w->m, w->x, stream_rows(w), w->m->cfg.hidden);
+    work_rows_free(w->m, w->sum, stream_rows(w), w->m->cfg.hidden);
+    k->free(k, w->ids, w->max_tokens * sizeof *w->ids);
+    k->free(k, w->same, most_rows(w) * sizeof *w->same);
     work_rows_free(w->m, w->wide, w->max_tokens, w->shape.wide);
     work_rows_free(w->m, w->ctx, w->max_tokens, w->shape.ctx);
-    work_rows_free(w->m, w->head_x, w->max_logit_rows, w->m->cfg.hidden);
-    work_rows_free(w->m, w->logits, w->max_logit_rows, w->m->cfg.vocab);
     k->act_destroy(k, w->act);
-    k->act_destroy(k, w->head_act);
+    head_work_destroy(w);
     mla_work_destroy(w->m, w->mla);
     moe_work_destroy(w->m, w->moe);
     mtp_work_destroy(w->m, w->mtp, w->max_tokens);
     free(w);
+}
+
+void model_watch_layers(struct model_work *w, void (*done)(void *arg, uint32_t layer), void *arg)
+{
+    w->layer_done = done;
+    w->layer_arg = arg;
 }
 
 void model_set_probe(struct model_work *w, model_probe_fn *fn, void *arg)
@@ -169,12 +183,31 @@ void work_probe(const struct model_work *w, const float *rows, size_t ld, uint32
     w->probe(w->probe_arg, name, rows, ld, n, cols);
 }
 
+void work_run(const struct model *m, const struct model_work *w, void (*fn)(void *arg), void *arg)
+{
+    if (w->probe)
+        fn(arg);
+    else
+        m->k->run(m->k, fn, arg);
+}
+
 struct step {
     const struct model *m;
     struct model_work *w;
-    const struct k_kv *kv;
     const struct model_batch *b;
 };
+
+/* [team] */
+static void begin_step(void *arg)
+{
+    const struct step *s = arg;
+    const struct model *m = s->m;
+
+    if (m->first_layer == 0)
+        stream_embed(m, s->w, m->embed, s->w->x, s->b->ids, s->b->n);
+    if (s->w->probe)
+        work_probe(s->w, s->w->x, m->cfg.hidden, s->b->n, m->cfg.hidden, "embed");
+}
 
 static void probe_final_norm(const struct model *m, const struct model_work *w, uint32_t n)
 {
@@ -185,26 +218,10 @@ static void probe_final_norm(const struct model *m, const struct model_work *w, 
     work_probe(w, m->k->act_floats(w->act), hidden, n, hidden, "final_norm");
 }
 
-/* [team] */
-static void run_step(void *arg)
-{
-    const struct step *s = arg;
-    const struct model *m = s->m;
-    struct model_work *w = s->w;
-
-    if (m->first_layer == 0)
-        m->k->embed(m->k, w->x, m->cfg.hidden, m->embed, s->b->ids, s->b->n);
-    if (w->probe)
-        work_probe(w, w->x, m->cfg.hidden, s->b->n, m->cfg.hidden, "embed");
-    for (uint32_t i = 0; i < m->n_layers; i++)
-        layer_run(m, w, &m->layers[i], &s->kv[i], s->b, m->first_layer + i);
-    if (w->probe && is_last(m))
-        probe_final_norm(m, w, s->b->n);
-}
-
 void work_plan(const struct model *m, struct model_work *w, const struct model_batch *b)
 {
     assert(b->n <= w->max_tokens);
+    stream_plan(m, w, b->ids, b->n);
     if (w->mla)
         mla_plan(m, w->mla, b);
 }
@@ -212,62 +229,26 @@ void work_plan(const struct model *m, struct model_work *w, const struct model_b
 void model_forward(const struct model *m, struct model_work *w, const struct k_kv *kv,
                    const struct model_batch *b)
 {
-    struct step s = { m, w, kv, b };
+    struct step step = { m, w, b };
+    const struct span s = { .begin = begin_step,
+                            .arg = &step,
+                            .layers = m->layers,
+                            .n = m->n_layers,
+                            .id = m->first_layer,
+                            .kv = kv,
+                            .b = b };
 
-    if (b->n == 0)
-        return;
-    work_plan(m, w, b);
     if (w->mtp)
         w->mtp->drafted = false;
-    /* A probe wants the rows of one step before the next begins: then the calling thread does
-     * everything alone, with the same results. */
-    if (w->probe)
-        run_step(&s);
-    else
-        m->k->run(m->k, run_step, &s);
+    if (b->n == 0 && !moe_apart(m))
+        return;
+    work_plan(m, w, b);
+    layers_run(m, w, &s);
+    if (w->probe && m->final_norm)
+        probe_final_norm(m, w, b->n);
 }
 
-struct head_step {
-    const struct model *m;
-    struct model_work *w;
-    const struct norm *norm;
-    const struct k_matrix *head;
-    const uint32_t *rows;
-    uint32_t n;
-};
-
-/* [team] */
-static void run_head(void *arg)
+float *model_states(struct model_work *w)
 {
-    const struct head_step *s = arg;
-    const struct model *m = s->m;
-    const struct kernels *k = m->k;
-    struct model_work *w = s->w;
-    uint32_t hidden = m->cfg.hidden;
-
-    k->gather(k, w->head_x, hidden, w->x, hidden, s->rows, s->n, hidden);
-    k->act_norm(k, w->head_act, w->head_x, hidden, s->norm->gain, s->norm->bias, s->n, hidden,
-                m->cfg.norm_eps);
-    work_linear(k, w->logits, m->cfg.vocab, w->head_act, s->head, s->n, false);
-}
-
-float *work_logits(const struct model *m, struct model_work *w, const struct norm *norm,
-                   const struct k_matrix *head, const uint32_t *rows, uint32_t n_rows, size_t *ld)
-{
-    struct head_step s = { m, w, norm, head, rows, n_rows };
-
-    assert(is_last(m) && n_rows <= w->max_logit_rows);
-    if (n_rows > 0)
-        m->k->run(m->k, run_head, &s);
-    *ld = m->cfg.vocab;
-    return w->logits;
-}
-
-float *model_logits(const struct model *m, struct model_work *w, const uint32_t *rows,
-                    uint32_t n_rows, size_t *ld)
-{
-    const struct norm norm = { m->final_norm, m->final_norm_bias };
-
-    assert(!w->mtp || !w->mtp->drafted);
-    return work_logits(m, w, &norm, model_head(m), rows, n_rows, ld);
+    return w->x;
 }

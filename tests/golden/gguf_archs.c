@@ -11,6 +11,7 @@
 #include "../unit/model/gguf_build.h"
 #include "base/status.h"
 #include "model/safetensors.h"
+#include "peers.h"
 #include "rig.h"
 #include "sys/map.h"
 
@@ -31,6 +32,7 @@ static const struct safetensors *source;
 static struct out outs[MAX_OUT];
 static uint32_t n_outs;
 static bool split_kv_b;
+static bool with_drafts; /* the prediction layer is written, too */
 
 static const struct {
     const char *hf, *gguf;
@@ -60,6 +62,10 @@ static const struct {
     { "mlp.experts.0.gate_proj.weight", "ffn_gate_exps.weight" },
     { "mlp.experts.0.up_proj.weight", "ffn_up_exps.weight" },
     { "mlp.experts.0.down_proj.weight", "ffn_down_exps.weight" },
+    { "eh_proj.weight", "nextn.eh_proj.weight" },
+    { "enorm.weight", "nextn.enorm.weight" },
+    { "hnorm.weight", "nextn.hnorm.weight" },
+    { "shared_head.norm.weight", "nextn.shared_head_norm.weight" },
 };
 
 /* ---- keys ---- */
@@ -146,11 +152,15 @@ static void put_keys(struct buf *b)
     put_key_text(b, "general.architecture", test->gguf);
     for (const struct key *k = test->keys; k->name; k++) {
         snprintf(name, sizeof name, "%s.%s", test->gguf, k->name);
-        if (k->u32)
+        if (with_drafts && strcmp(k->name, "block_count") == 0)
+            put_key_u32(b, name, k->u32 + 1); /* the prediction layer is one of them */
+        else if (k->u32)
             put_key_u32(b, name, k->u32);
         else
             put_key_f32(b, name, k->f32);
     }
+    if (with_drafts)
+        put_key_u32(b, "deepseek2.nextn_predict_layers", 1);
     if (strcmp(test->gguf, "deepseek2") != 0)
         return;
     put_key_text(b, "deepseek2.rope.scaling.type", "yarn");
@@ -161,7 +171,7 @@ static void put_keys(struct buf *b)
 
 static uint32_t count_keys(void)
 {
-    uint32_t n = strcmp(test->gguf, "deepseek2") == 0 ? 3 : 1;
+    uint32_t n = (strcmp(test->gguf, "deepseek2") == 0 ? 3 : 1) + with_drafts;
 
     for (const struct key *k = test->keys; k->name; k++)
         n++;
@@ -265,6 +275,12 @@ static void add_layer_tensor(uint32_t layer, const char *rest, const struct tens
     expect(false, "no GGUF name for %s", rest);
 }
 
+/* The prediction layer's embedding and head, which repeat the model's: a file may leave them out. */
+static bool is_repeated(const char *rest)
+{
+    return strcmp(rest, "embed_tokens.weight") == 0 || strcmp(rest, "shared_head.head.weight") == 0;
+}
+
 static void convert(void)
 {
     static const struct {
@@ -282,7 +298,7 @@ static void convert(void)
         char rest[128];
 
         if (sscanf(t[i].name, "model.layers.%u.%127s", &layer, rest) == 2) {
-            if (layer < test->layers)
+            if (layer < test->layers + with_drafts && !is_repeated(rest))
                 add_layer_tensor(layer, rest, &t[i]);
             continue;
         }
@@ -331,27 +347,114 @@ static void write_gguf(const char *path)
 
 /* ---- */
 
-static void last_logits(const char *path, enum model_dtype dtype, float *out)
+static int32_t prompt[70];
+
+static void read_prompt(void)
 {
-    struct rig_options o = {
-        .path = path, .dtype = dtype, .pool_tokens = 128, .max_tokens = 70, .max_logits = 1
-    };
     char name[128];
     struct golden *g;
-    struct rig_seq s;
-    struct rig r;
-    size_t n;
     const int32_t *ids;
+    size_t n;
 
     snprintf(name, sizeof name, "goldens/%s.safetensors", test->name);
     g = golden_open(golden_path(name));
     ids = golden_i32(g, "p70.ids", &n);
+    expect(ids && n == 70, "no prompt of 70 tokens");
+    if (ids && n == 70)
+        memcpy(prompt, ids, sizeof prompt);
+    golden_close(g);
+}
+
+/* part: NULL, or that of a rank with one thread. */
+static void last_logits(const char *path, enum model_dtype dtype, const struct model_part *part,
+                        float *out)
+{
+    struct rig_options o = { .path = path,
+                             .dtype = dtype,
+                             .pool_tokens = 128,
+                             .max_tokens = 70,
+                             .max_logits = 1,
+                             .threads = part ? 1 : 0 };
+    struct rig_seq s;
+    struct rig r;
+
+    if (part)
+        o.part = *part;
     rig_open(&r, &o);
-    rig_seq_init(&r, &s, (uint32_t)n);
-    memcpy(out, rig_prefill(&r, &s, ids, (uint32_t)n, 0), 512 * sizeof *out);
+    rig_seq_init(&r, &s, 70);
+    memcpy(out, rig_prefill(&r, &s, prompt, 70, 0), 512 * sizeof *out);
     rig_seq_finish(&s);
     rig_close(&r);
-    golden_close(g);
+}
+
+/* Two ranks that share the stacked experts, if there are any, each with the prompt. */
+struct pair {
+    struct peers_world peers;
+    const char *path;
+    enum model_dtype dtype;
+    float got[2][512];
+};
+
+static void run_rank(void *arg, uint32_t rank)
+{
+    struct pair *p = arg;
+    struct model_part part = peers_part(&p->peers, rank, true);
+
+    last_logits(p->path, p->dtype, &part, p->got[rank]);
+}
+
+static void check_pair(const char *path, enum model_dtype dtype, const float *want)
+{
+    static struct pair p;
+
+    p.path = path;
+    p.dtype = dtype;
+    peers_open(&p.peers, 2, 1, 0);
+    peers_run(&p.peers, run_rank, &p);
+    for (uint32_t i = 0; i < 2; i++)
+        expect(memcmp(want, p.got[i], sizeof p.got[i]) == 0,
+               "GGUF, rank %u of 2 that share experts differs by %g (dtype %d)", i,
+               max_diff(want, p.got[i], 512), dtype);
+    peers_close(&p.peers);
+}
+
+/* Logits of the draft behind a prompt of 7. */
+static void draft_logits(const char *path, float *out)
+{
+    static const int32_t ids[] = { 3, 141, 59, 26, 5, 358, 97, 93 };
+    static const uint32_t pos[] = { 0, 1, 2, 3, 4, 5, 6 }, last = 6;
+    struct rig_options o = {
+        .path = path, .pool_tokens = 64, .max_tokens = 16, .max_logits = 1, .mtp = true
+    };
+    struct rig_seq s;
+    struct rig r;
+    size_t ld;
+
+    rig_open(&r, &o);
+    rig_seq_init(&r, &s, 8);
+    rig_prefill(&r, &s, ids, 7, 0);
+    {
+        struct k_seq seq = { 0, 7, 0, s.blocks };
+        struct model_batch b = { .n = 7, .ids = ids + 1, .pos = pos, .seqs = &seq, .n_seqs = 1 };
+
+        model_draft(r.m, r.w, r.planes + test->layers, &b, NULL);
+        memcpy(out, model_draft_logits(r.m, r.w, &last, 1, &ld), 512 * sizeof *out);
+    }
+    rig_seq_finish(&s);
+    rig_close(&r);
+}
+
+static void check_drafts(const char *folder, const char *path)
+{
+    static float want[512], got[512];
+
+    with_drafts = true;
+    write_gguf(path);
+    draft_logits(folder, want);
+    draft_logits(path, got);
+    expect(memcmp(want, got, sizeof want) == 0, "drafts of GGUF and folder differ by %g",
+           max_diff(want, got, 512));
+    unlink(path);
 }
 
 static void check_file(const char *folder, const char *path)
@@ -360,10 +463,11 @@ static void check_file(const char *folder, const char *path)
 
     write_gguf(path);
     for (int dtype = MODEL_DTYPE_AUTO; dtype <= MODEL_DTYPE_FLOAT32; dtype++) {
-        last_logits(folder, dtype, want);
-        last_logits(path, dtype, got);
+        last_logits(folder, dtype, NULL, want);
+        last_logits(path, dtype, NULL, got);
         expect(memcmp(want, got, sizeof want) == 0, "GGUF%s and folder differ by %g (dtype %d)",
                split_kv_b ? " with kv_b split" : "", max_diff(want, got, 512), dtype);
+        check_pair(path, dtype, want);
     }
     unlink(path);
 }
@@ -391,11 +495,13 @@ int main(int argc, char **argv)
         return 1;
     }
     source = st;
+    read_prompt();
     snprintf(path, sizeof path, "%s/tiny.gguf", dir);
     check_file(folder, path);
     if (strcmp(test->gguf, "deepseek2") == 0) {
         split_kv_b = true;
         check_file(folder, path);
+        check_drafts(folder, path);
     }
     rmdir(dir);
     safetensors_free(st);

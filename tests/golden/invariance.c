@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/rand.h"
+#include "model/blocks.h"
 #include "rig.h"
 
 #define N_IDS 150u
@@ -180,6 +181,55 @@ static void check_crowd(enum model_dtype dtype)
     free(crowd);
 }
 
+/* The prompt in steps of `chunk`, its last logits. */
+static void last_logits(struct rig *r, const int32_t *long_ids, uint32_t chunk, float *out)
+{
+    struct rig_seq s;
+    const float *got = NULL;
+
+    rig_seq_init(r, &s, CROWD_IDS);
+    for (uint32_t at = 0; at < CROWD_IDS; at += chunk)
+        got = rig_prefill(r, &s, long_ids + at, CROWD_IDS - at < chunk ? CROWD_IDS - at : chunk, 0);
+    memcpy(out, got, vocab * sizeof *out);
+    rig_seq_finish(&s);
+    rig_forget(r);
+}
+
+/* Latent attention whose keys are expanded piece by piece, as those of a prompt are that is longer than
+ * there is room for. */
+static void check_parts(void)
+{
+    static const uint32_t chunks[] = { CROWD_IDS, 700, 513 };
+    struct rig_options o = {
+        .path = path, .pool_tokens = 2 * CROWD_IDS, .max_tokens = CROWD_IDS, .max_logits = 1
+    };
+    int32_t *long_ids = malloc(CROWD_IDS * sizeof *long_ids);
+    float *want, *got;
+    struct rig r;
+
+    rig_open(&r, &o);
+    want = malloc(vocab * sizeof *want);
+    got = malloc(vocab * sizeof *got);
+    for (uint32_t i = 0; i < CROWD_IDS; i++)
+        long_ids[i] = (int32_t)(rand_uniform(13, i, 1) * vocab);
+    last_logits(&r, long_ids, CROWD_IDS, want);
+    for (uint32_t part = KV_PIECE; r.w->mla && part <= 2 * KV_PIECE; part += KV_PIECE) {
+        expect(r.w->mla->part > part, "nothing is expanded");
+        r.w->mla->part = part;
+        for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
+            last_logits(&r, long_ids, chunks[i], got);
+            expect(memcmp(want, got, vocab * sizeof *got) == 0,
+                   "keys in parts of %u, chunks of %u: logits differ by %g", part, chunks[i],
+                   max_diff(want, got, vocab));
+        }
+        r.w->mla->part = r.w->mla->positions;
+    }
+    rig_close(&r);
+    free(want);
+    free(got);
+    free(long_ids);
+}
+
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "smollm2";
@@ -196,6 +246,7 @@ int main(int argc, char **argv)
     if (strcmp(name, "smollm2") != 0) {
         check_crowd(MODEL_DTYPE_FLOAT32);
         check_crowd(MODEL_DTYPE_AUTO);
+        check_parts();
     }
     return failures();
 }

@@ -82,12 +82,15 @@ static void make_pool(struct rig *r, const struct rig_options *o)
 
 void rig_open(struct rig *r, const struct rig_options *o)
 {
-    struct k_options ko = { .isa = o->isa };
+    struct k_options ko = { .isa = o->isa, .threads = o->threads };
     struct model_options mo = { .path = o->path,
                                 .dtype = o->dtype,
                                 .kv_dtype = o->kv_dtype,
                                 .hf_overrides = o->hf_overrides,
-                                .mtp = o->mtp };
+                                .mtp = o->mtp,
+                                .first_layer = o->first_layer,
+                                .n_layers = o->n_layers,
+                                .part = o->part };
     struct err e = { 0 };
 
     *r = (struct rig){ .max_tokens = o->max_tokens, .max_logits = o->max_logits };

@@ -15,15 +15,18 @@
 struct rig_options {
     const char *path;
     enum model_dtype dtype;
-    const char *kv_dtype;     /* NULL: by dtype */
-    uint32_t block_tokens;    /* 0: 16 */
-    uint32_t pool_tokens;     /* what all sequences together hold */
-    uint32_t max_tokens;      /* rows of a step */
-    uint32_t max_logits;      /* rows of logits a call */
-    const char *isa;          /* NULL: the best */
-    const char *hf_overrides; /* NULL: none */
-    bool mtp;                 /* with the layer for drafts */
-    uint64_t shuffle;         /* not 0: blocks are handed out in an order made from it */
+    const char *kv_dtype;           /* NULL: by dtype */
+    uint32_t block_tokens;          /* 0: 16 */
+    uint32_t pool_tokens;           /* what all sequences together hold */
+    uint32_t max_tokens;            /* rows of a step */
+    uint32_t max_logits;            /* rows of logits a call */
+    const char *isa;                /* NULL: the best */
+    const char *hf_overrides;       /* NULL: none */
+    bool mtp;                       /* with the layer for drafts */
+    uint64_t shuffle;               /* not 0: blocks are handed out in an order made from it */
+    uint32_t threads;               /* 0: as many as there are CPUs */
+    uint32_t first_layer, n_layers; /* a stage; 0: all layers */
+    struct model_part part;
 };
 
 struct rig {

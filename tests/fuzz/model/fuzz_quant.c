@@ -38,7 +38,7 @@ static void ask(const struct quant *q)
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
         (void)quant_check_flag(q, flags[i], "dir", &e);
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) {
-        const struct weights w = { .w = &weights[i], .n = 1 };
+        const struct weights w = { .w = &weights[i], .n = 1, .n_layers = UINT32_MAX };
 
         weights[i].file = "model.safetensors";
         if (quant_check(q, &w, &n, &e) == 0)

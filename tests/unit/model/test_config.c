@@ -260,13 +260,53 @@ static void test_gguf(void **state)
     assert_non_null(strstr(e.text, "key llama.block_count is missing"));
 }
 
+/* A file of three blocks, the last of them for drafts if that is what its tensor is. */
+static int read_blocks(struct model_config *c, uint32_t drafts, const char *tensor, struct err *e)
+{
+    struct buf b;
+
+    buf_init(&b, BUF_MAX_LINE);
+    put_header(&b, 3, 1, 8);
+    put_key_u32(&b, "llama.block_count", 3);
+    put_key_u32(&b, "llama.nextn_predict_layers", drafts);
+    put_key_u32(&b, "llama.embedding_length", 64);
+    put_key_u32(&b, "llama.feed_forward_length", 128);
+    put_key_u32(&b, "llama.attention.head_count", 4);
+    put_key_u32(&b, "llama.context_length", 4096);
+    put_key_u32(&b, "llama.vocab_size", 100);
+    put_key_f32(&b, "llama.rope.freq_base", 50000);
+    put_matrix(&b, tensor, 1, 64, 0, 0);
+    pad_to(&b, 32);
+    for (int i = 0; i < 64; i++)
+        put_u32(&b, 0);
+    return read_gguf(&b, c, e);
+}
+
+static void test_gguf_drafts(void **state)
+{
+    struct model_config c;
+    struct err e = { 0 };
+
+    (void)state;
+    assert_int_equal(read_blocks(&c, 0, "blk.2.attn_norm.weight", &e), 0);
+    assert_true(c.n_layers == 3 && c.mtp_layers == 0);
+    assert_int_equal(read_blocks(&c, 1, "blk.2.nextn.eh_proj.weight", &e), 0);
+    assert_true(c.n_layers == 2 && c.mtp_layers == 1);
+    /* left out of the file and of the count */
+    assert_int_equal(read_blocks(&c, 1, "blk.2.attn_norm.weight", &e), 0);
+    assert_true(c.n_layers == 3 && c.mtp_layers == 1);
+    assert_int_equal(read_blocks(&c, 3, "blk.2.attn_norm.weight", &e), ERR_BADMSG);
+    assert_non_null(strstr(e.text, "nextn_predict_layers: 3 of 3 blocks cannot be for drafts"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_rope),        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_gguf),        cmocka_unit_test(test_rope_missing),
-        cmocka_unit_test(test_dtype_notes), cmocka_unit_test(test_unread_overrides),
+        cmocka_unit_test(test_gguf_drafts),      cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_tokens),           cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_refused),          cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_rope_missing),     cmocka_unit_test(test_dtype_notes),
+        cmocka_unit_test(test_unread_overrides),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

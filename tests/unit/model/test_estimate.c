@@ -24,6 +24,17 @@ static void *count_alloc(const struct kernels *k, size_t bytes)
     return kernels->alloc(kernels, bytes);
 }
 
+/* Packed weights are not each an allocation of their own. */
+static int count_pack(const struct kernels *k, struct k_matrix **out, const struct k_part *parts,
+                      uint32_t n_parts, uint32_t cols, enum k_math math, struct err *e)
+{
+    int st = kernels->pack(kernels, out, parts, n_parts, cols, math, e);
+
+    (void)k;
+    taken += st == 0 ? kernels->matrix_bytes(*out) : 0;
+    return st;
+}
+
 static int setup(void **state)
 {
     struct k_options o = { .threads = 1 };
@@ -34,6 +45,7 @@ static int setup(void **state)
         return -1;
     counting = *kernels;
     counting.alloc = count_alloc;
+    counting.pack = count_pack;
     return 0;
 }
 
@@ -53,9 +65,9 @@ static void close_to(const char *path, const char *what, uint64_t said, uint64_t
                  (unsigned long long)is);
 }
 
-static void check(const char *path, enum model_dtype dtype)
+static void check_part(struct model_options o)
 {
-    struct model_options o = { .path = path, .dtype = dtype };
+    const char *path = o.path;
     struct model_estimate s;
     struct model_kv_shape kv;
     struct model_work *w;
@@ -78,6 +90,34 @@ static void check(const char *path, enum model_dtype dtype)
     close_to(path, "scratch", s.scratch, taken, 0.5);
     model_work_destroy(w);
     model_close(m);
+}
+
+static void check(const char *path, enum model_dtype dtype)
+{
+    check_part((struct model_options){ .path = path, .dtype = dtype });
+}
+
+/* One of four that share experts and head; ranks of two, of two stages. What they do together is not needed to load. */
+static void check_ranks(const char *path)
+{
+    static const struct model_peers peers;
+    struct model_config c;
+    struct err e = { 0 };
+
+    assert_int_equal(model_read_config(&c, path, NULL, &e), 0);
+    if (c.experts)
+        check_part((struct model_options){
+            .path = path,
+            .part = { .ep_rank = 1, .ep_size = 4, .head_rank = 3, .head_size = 4, .peers = &peers },
+        });
+    for (uint32_t rank = 0; rank < 2; rank++)
+        for (uint32_t stage = 0; stage < 2; stage++)
+            check_part((struct model_options){
+                .path = path,
+                .first_layer = stage,
+                .n_layers = stage ? c.n_layers - 1 : 1,
+                .part = { .tp_rank = rank, .tp_size = 2, .peers = &peers },
+            });
 }
 
 static void test_folder(void **state)
@@ -111,6 +151,7 @@ static void test_shared(void **state)
             continue;
         check(path, MODEL_DTYPE_FLOAT32);
         check(path, MODEL_DTYPE_AUTO);
+        check_ranks(path);
         n++;
     }
     if (n == 0)

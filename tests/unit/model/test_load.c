@@ -373,6 +373,28 @@ static void test_compressed(void **state)
     check_all_used(b);
 }
 
+/* A weight that is not a number is refused by its name, in whichever part of a matrix, and in vectors. */
+static void test_not_finite(void **state)
+{
+    static const struct load_part parts[] = { { .name = "layer.weight", .rows = 4 },
+                                              { .name = "other.weight", .rows = 4 } };
+    struct bed *b = *state;
+    uint16_t half[4 * 32] = { 0 };
+    float *v;
+
+    folder_add(&b->f, "layer.weight", "BF16", 2, 4, 32, half);
+    half[2 * 32 + 5] = 0x7fc0;
+    folder_add(&b->f, "other.weight", "BF16", 2, 4, 32, half);
+    folder_add(&b->f, "norm.weight", "BF16", 2, 0, 128, half);
+    open_ok(b, "{}");
+    refuse(b, parts, 2, 32, ERR_CORRUPT, "tensor other.weight: row 2, column 5 is");
+    assert_true(strstr(b->e.text, b->f.path) == b->e.text);
+    assert_int_equal(load_vector(&b->l, &v, "norm.weight", 128), ERR_CORRUPT);
+    assert_non_null(strstr(b->e.text, "tensor norm.weight: number 69 is"));
+    assert_int_equal(load_floats(&b->l, &v, &parts[1], 32), ERR_CORRUPT);
+    free(v);
+}
+
 static void test_fp8(void **state)
 {
     static const char *const shapes[] = { "136x144", "32x128", "129x64" };
@@ -398,8 +420,7 @@ static void test_fp8(void **state)
         p.rows = (uint32_t)y->shape[1];
         if (x->shape[1] % 32 == 0)
             check_linear(b, &p, 1, x, y, 1e-5);
-        assert_int_equal(load_floats(&b->l, &floats, "layer.weight", p.rows, (uint32_t)x->shape[1]),
-                         0);
+        assert_int_equal(load_floats(&b->l, &floats, &p, (uint32_t)x->shape[1]), 0);
         assert_memory_equal(floats, d->data, d->bytes);
         free(floats);
         check_all_used(b);
@@ -416,7 +437,7 @@ static void test_floats(void **state)
 
     add_static(b, "layer", "static", "deq_scale");
     open_ok(b, AS_STATIC);
-    assert_int_equal(load_floats(&b->l, &got, "layer.weight", 48, 96), 0);
+    assert_int_equal(load_floats(&b->l, &got, &layer48, 96), 0);
     for (uint32_t i = 0; i < 48 * 96; i++) {
         memcpy(&scale, s->data + sizeof scale * (i / 96), sizeof scale);
         assert_true(fabsf(got[i] - scale * (float)(int8_t)w->data[i]) <=
@@ -495,6 +516,7 @@ static void test_slices(void **state)
 {
     struct bed *b = *state;
     struct load_part p = { .name = "stack.weight", .rows = 16, .slices = 3 };
+    const struct load_part whole = { .name = "stack.weight", .rows = 48 };
     float data[3 * 16 * 32], *all;
 
     for (int i = 0; i < 3 * 16 * 32; i++)
@@ -517,7 +539,7 @@ static void test_slices(void **state)
             assert_true(y[j] == (float)((i + 1) * (j + 1)));
         kernels->unpack_free(kernels, m);
     }
-    assert_int_equal(load_floats(&b->l, &all, "stack.weight", 48, 32), 0);
+    assert_int_equal(load_floats(&b->l, &all, &whole, 32), 0);
     assert_memory_equal(all, data, sizeof data);
     free(all);
     p.slices = 4;
@@ -613,12 +635,12 @@ static void test_vector_types(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LOAD_TEST(test_dynamic),      LOAD_TEST(test_static),       LOAD_TEST(test_static_older),
-        LOAD_TEST(test_zero_scales),  LOAD_TEST(test_static),       LOAD_TEST(test_static_older),
-        LOAD_TEST(test_side_types),   LOAD_TEST(test_compressed),   LOAD_TEST(test_fp8),
-        LOAD_TEST(test_floats),       LOAD_TEST(test_made),         LOAD_TEST(test_unaligned),
-        LOAD_TEST(test_slices),       LOAD_TEST(test_unlike_parts), LOAD_TEST(test_wrong_sides),
-        LOAD_TEST(test_vector_types),
+        LOAD_TEST(test_dynamic),     LOAD_TEST(test_static),       LOAD_TEST(test_static_older),
+        LOAD_TEST(test_zero_scales), LOAD_TEST(test_static),       LOAD_TEST(test_static_older),
+        LOAD_TEST(test_side_types),  LOAD_TEST(test_compressed),   LOAD_TEST(test_fp8),
+        LOAD_TEST(test_not_finite),  LOAD_TEST(test_floats),       LOAD_TEST(test_made),
+        LOAD_TEST(test_unaligned),   LOAD_TEST(test_slices),       LOAD_TEST(test_unlike_parts),
+        LOAD_TEST(test_wrong_sides), LOAD_TEST(test_vector_types),
     };
 
     return cmocka_run_group_tests(tests, open_units, close_units);

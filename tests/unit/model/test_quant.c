@@ -425,6 +425,75 @@ static void test_contradictions(void **state)
 }
 
 /* int8 or e4m3 that nothing explains. */
+/* A folder of compressed-tensors with these lists, checked. */
+static int check_lists(const char *targets, const char *ignore, struct err *e)
+{
+    struct quant_count n;
+    char config[2048];
+    struct weights *w;
+    struct quant *q;
+    int st;
+
+    snprintf(config, sizeof config,
+             "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"
+             "\"int-quantized\",\"config_groups\":{\"group_0\":{\"weights\":%s,"
+             "\"input_activations\":%s,\"targets\":%s}},\"ignore\":%s}}",
+             WEIGHTS, INPUTS, targets, ignore);
+    folder_text(&folder, "config.json", config);
+    if ((st = quant_open(&q, folder.path, NULL, e)) < 0)
+        return st;
+    folder_write(&folder, "model.safetensors");
+    if (weights_open_dir(&w, folder.path, e) < 0)
+        fail_msg("%s", e->text);
+    st = quant_check(q, w, &n, e);
+    weights_close(w);
+    quant_close(q);
+    return st;
+}
+
+/* int8 in layer 0, but for its down_proj; routers and heads are float. */
+static void test_targets(void **state)
+{
+#define L0 "model.layers.0."
+    static const struct {
+        const char *targets, *ignore, *part; /* NULL: it is in order */
+    } cases[] = {
+        { "[\"Linear\"]", "[\"lm_head\",\"" L0 "mlp.down_proj\"]", NULL },
+        { "[\"Linear\"]", "[\"re:.*down_proj\",\"re:.*gate$\"]", NULL },
+        { "null", "[\"re:.*mlp.down_proj$\"]", NULL },
+        { "[\"re:.*self_attn.*\",\"" L0 "mlp.up_proj\"]", "null", NULL },
+        { "[\"Linear\"]", "[\"lm_head\"]", L0 "mlp.down_proj.weight: expected I8, because " },
+        { "[\"Linear\",\"re:.*down.*\"]", "[]",
+          "(\"targets\" has \"re:.*down.*\" and \"ignore\" does not name it), found BF16" },
+        { "[\"Linear\"]", "[\"re:.*_proj$\"]", L0 "mlp.up_proj.weight is stored as I8, but by " },
+        { "[\"Linear\"]", "[\"re:.*_proj$\"]", "(\"ignore\" has \"re:.*_proj$\")" },
+        { "[\"re:.*self_attn.*\"]", "[]", "(no \"targets\" name it)" },
+        { "[\"re:self_attn.*\"]", "[]", "(no \"targets\" name it)" }, /* not from its beginning */
+        { "[\"Linear\"]", "[\"re:(\"]", "\"re:(\": " },
+        { "[\"Linear\"]", "[1]", "entry 0 of \"ignore\" is not a name" },
+        { "\"Linear\"", "[]", "\"targets\" must be a list of names" },
+    };
+    struct err e = { 0 };
+
+    (void)state;
+    folder_add(&folder, L0 "self_attn.q_proj.weight", "I8", 1, 4, 8, zeros);
+    folder_add(&folder, L0 "self_attn.q_proj.weight_scale", "F32", 4, 0, 4, zeros);
+    folder_add(&folder, L0 "mlp.up_proj.weight", "I8", 1, 4, 8, zeros);
+    folder_add(&folder, L0 "mlp.up_proj.weight_scale", "F32", 4, 0, 4, zeros);
+    folder_add(&folder, L0 "mlp.down_proj.weight", "BF16", 2, 4, 8, zeros);
+    folder_add(&folder, L0 "mlp.gate.weight", "BF16", 2, 4, 8, zeros);
+    folder_add(&folder, "lm_head.weight", "BF16", 2, 4, 8, zeros);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int st = check_lists(cases[i].targets, cases[i].ignore, &e);
+
+        if (cases[i].part)
+            check_sentence(st, &e, ERR_BADMSG, cases[i].part);
+        else if (st < 0)
+            fail_msg("targets %s, ignore %s: %s", cases[i].targets, cases[i].ignore, e.text);
+    }
+#undef L0
+}
+
 static void test_unexplained(void **state)
 {
     (void)state;
@@ -526,6 +595,7 @@ int main(void)
         QUANT_TEST(test_described),
         QUANT_TEST(test_described_in_vain),
         QUANT_TEST(test_contradictions),
+        QUANT_TEST(test_targets),
         QUANT_TEST(test_unexplained),
         QUANT_TEST(test_texts),
         QUANT_TEST(test_index),
