@@ -44,11 +44,11 @@ static void count_first_admission(struct sched *s, struct req *r, uint32_t n_cac
     r->admitted = true;
     r->n_cached = n_cached;
     if (asked) {
-        s->count.prefix_queries += r->n_prompt;
+        s->count.prefix_queries += r->n_all;
         s->count.prefix_hits += n_cached;
     }
     if (r->role == SCHED_CONSUME)
-        s->count.external_queries += r->n_prompt - n_cached;
+        s->count.external_queries += r->n_all - n_cached;
 }
 
 /* The cached prefix, as far as it may be used: at least the last token is left to compute, and a
@@ -116,21 +116,25 @@ void sched_admit_ready(struct sched *s)
 static bool admit_local(struct sched *s, struct outline *o, struct req *r)
 {
     if (!o || o->budget == 0 || o->short_of_kv || s->queue[REQ_RUN].n >= s->cfg.max_seqs ||
+        (o->by_time && o->n_visible >= SCHED_VISIBLE) ||
         !take_blocks(s, r, headroom(s, HEADROOM_RUN),
                      s->cfg.chunked_prefill ? UINT32_MAX : o->budget))
         return false;
     enter_run(s, r, r->n_preempted ? "resumed" : "admitted");
-    sched_plan_chunk(s, o, r);
+    if (o->by_time && req_todo(r) > 1)
+        o->n_visible++;
+    else
+        sched_plan_chunk(s, o, r, UINT32_MAX);
     return true;
 }
 
-/* Where a pull ends. With the prompt's logits wanted nothing is pulled, but the other side is told to
+/* Where a pull of all tokens known ends. With the prompt's logits wanted nothing is pulled, but the other side is told to
  * let go. A last prompt token alone is computed sooner than it is pulled. */
 static uint32_t pull_end(const struct req *r)
 {
     if (req_needs_prompt_logits(r))
         return r->pull_first;
-    return r->has_first && r->pull_first + 1 < r->n_prompt ? r->n_prompt : r->n_prompt - 1;
+    return r->has_first && r->pull_first + 1 < r->n_all ? r->n_all : r->n_all - 1;
 }
 
 /* Blocks for the whole prompt, and an order for what the cache does not have. */
@@ -159,7 +163,7 @@ void sched_admit_waiting(struct sched *s, struct outline *o)
     struct req *r;
     bool in = true;
 
-    while (in && (r = s->queue[REQ_WAIT].head))
+    while (in && (r = sched_next_waiting(s)))
         in = wants_pull(r) ? admit_pull(s, o, r) : admit_local(s, o, r);
 }
 

@@ -7,6 +7,11 @@
 
 #define BISECTIONS 14
 #define BRACKET    1.04
+/* In longer plans the time of a chunk is found by steps in proportion instead of bisection, and their
+ * number is searched more coarsely, because the makespan is flat around the best one. */
+#define LONG_PLAN      12
+#define LONG_STEPS     8
+#define VERY_LONG_PLAN 96
 
 /* How times weigh in the makespan of proportional stages: sum f by `sum`, the longest by `longest`. */
 struct weights {
@@ -17,9 +22,8 @@ struct weights {
 struct search {
     const struct chunk_task *t;
     struct weights weights;
-    uint32_t min_chunk;
-    double cap;       /* see chunk_cap; 0: none */
-    double work_time; /* of the last count: chunks times the time of one; 0: none yet */
+    struct chunk_rule rule; /* of the cut at hand */
+    double work_time;       /* of the last count: chunks times the time of one; 0: none yet */
     struct chunk_plan *best;
     struct chunk_plan now;
 };
@@ -48,17 +52,31 @@ static struct weights weights_of(const struct chunk_task *t)
     return (struct weights){ most, sum - most };
 }
 
+double chunk_work(const struct stage_time *time, uint64_t history, uint64_t tokens)
+{
+    double n = (double)tokens, h = (double)history;
+
+    return time->a * (n * n - h * h) / 2 + time->b * (n - h);
+}
+
 static double pure_work(const struct chunk_task *t)
 {
-    double n = (double)t->tokens, h = (double)t->history;
-
-    return t->time.a * (n * n - h * h) / 2 + t->time.b * (n - h);
+    return chunk_work(&t->time, t->history, t->tokens);
 }
 
 /* What a chunk costs beside its work, on average over the prompt. */
 static double mean_fixed(const struct chunk_task *t)
 {
     return t->time.c + t->time.g * ((double)t->history + 2 * (double)t->tokens) / 3;
+}
+
+/* About what each of k chunks takes; never nothing, so that searches from it end. */
+static double even_time(const struct chunk_task *t, double k)
+{
+    double rest = (double)(t->tokens - t->history);
+    double fixed = t->time.c + t->time.w + t->time.g * (double)t->history + t->link.ms;
+
+    return (pure_work(t) + t->link.ms_per_token * rest) / k + fixed + 1e-9;
 }
 
 static uint64_t round_up(uint64_t n, uint32_t to)
@@ -68,38 +86,63 @@ static uint64_t round_up(uint64_t n, uint32_t to)
 
 /* A kernel that computes more than the causal half of a chunk's square makes long chunks dear: from
  * here on two chunks cost less than one. */
-static double chunk_cap(const struct search *s, double history)
+static double chunk_cap(const struct chunk_rule *r, double history)
 {
-    const struct stage_time *f = &s->t->time;
+    const struct stage_time *f = &r->time;
 
-    if (!(s->cap > 0))
+    if (!(r->cap > 0))
         return INFINITY;
-    return s->cap * sqrt((f->c + f->g * history) / (f->a * (f->kappa - 0.5)));
+    return r->cap * sqrt((f->c + f->g * history) / (f->a * (f->kappa - 0.5)));
 }
 
 /* The chunk at `history` that takes ms, within the limits; what is left if it is nearly all. */
-static uint32_t chunk_at(const struct search *s, uint64_t history, double ms)
+static uint32_t chunk_at(const struct chunk_rule *r, uint64_t history, double ms)
 {
-    const struct chunk_task *t = s->t;
-    uint64_t left = t->tokens - history, n;
-    double x = stage_time_chunk(&t->time, &t->link, (double)history, ms);
+    uint64_t left = r->tokens - history, n, least;
+    double x = stage_time_chunk(&r->time, &r->link, (double)history, ms);
 
-    x = fmin(x, chunk_cap(s, (double)history));
-    if (t->max_chunk && x > t->max_chunk)
-        x = t->max_chunk;
+    x = fmin(x, chunk_cap(r, (double)history));
+    if (r->max_chunk && x > r->max_chunk)
+        x = r->max_chunk;
     if (x >= (double)left)
         return (uint32_t)left;
-    n = (uint64_t)x / t->align * t->align;
-    if (n < round_up(s->min_chunk, t->align))
-        n = round_up(s->min_chunk, t->align);
+    n = (uint32_t)x / r->align * r->align;
+    least = round_up(r->min_chunk, r->align);
+    if (n < least)
+        n = least;
     return (uint32_t)(n < left ? n : left);
 }
 
-/* Cuts the prompt into at most k chunks of at most ms each (chunk i: ms * weight[i], if there are
- * weights). False if they do not suffice. */
-static bool cut(struct search *s, double ms, uint32_t k, const double *weight)
+/* Chunk times rise up to the peak and fall behind it. */
+static double weight_of(const struct chunk_rule *r, uint32_t index)
+{
+    if (index < r->peak)
+        return r->up < 1 || r->up > 1 ? pow(r->up, r->peak - index) : 1;
+    return r->down < 1 || r->down > 1 ? pow(r->down, index - r->peak) : 1;
+}
+
+uint32_t chunk_rule_next(const struct chunk_rule *r, uint32_t index, uint64_t history)
+{
+    uint64_t left = r->tokens - history;
+
+    if (r->fixed)
+        return left < r->fixed ? (uint32_t)left : r->fixed;
+    return chunk_at(r, history, r->ms * weight_of(r, index));
+}
+
+struct chunk_rule chunk_rule_fixed(uint32_t size, uint64_t tokens, uint64_t rest)
+{
+    return (struct chunk_rule){ .n = (uint32_t)((rest + size - 1) / size),
+                                .fixed = size,
+                                .tokens = tokens };
+}
+
+/* Cuts the prompt into at most k chunks of at most rule.ms each (chunk i: times weight[i], if there are
+ * weights). False if they do not suffice; *used, if wanted, is how many would, about. */
+static bool cut(struct search *s, uint32_t k, const double *weight, double *used)
 {
     struct chunk_plan *p = &s->now;
+    const struct chunk_rule *r = &s->rule;
     double sum = 0;
 
     p->n = 0;
@@ -107,13 +150,18 @@ static bool cut(struct search *s, double ms, uint32_t k, const double *weight)
     for (uint64_t h = s->t->history; h < s->t->tokens; h += p->chunk[p->n - 1]) {
         double took;
 
-        if (p->n == k)
+        if (p->n == k) {
+            if (used)
+                *used = k + (double)(s->t->tokens - h) / chunk_at(r, h, r->ms);
             return false;
-        p->chunk[p->n] = chunk_at(s, h, weight ? ms * weight[p->n] : ms);
+        }
+        p->chunk[p->n] = chunk_at(r, h, weight ? r->ms * weight[p->n] : r->ms);
         took = stage_time_of(&s->t->time, p->chunk[p->n], (double)h);
         sum += took;
         took += s->t->link.ms + s->t->link.ms_per_token * p->chunk[p->n];
         p->longest_ms = fmax(p->longest_ms, took);
+        if (used && h + p->chunk[p->n] >= s->t->tokens)
+            *used = p->n + fmin(1, took / r->ms);
         p->n++;
     }
     p->makespan_ms = s->weights.sum * sum +
@@ -128,45 +176,74 @@ static void keep_best(struct search *s)
     s->best->n = s->now.n;
     s->best->makespan_ms = s->now.makespan_ms;
     s->best->longest_ms = s->now.longest_ms;
+    s->best->rule = s->rule;
+    s->best->rule.n = s->now.n;
     memcpy(s->best->chunk, s->now.chunk, s->now.n * sizeof s->now.chunk[0]);
 }
 
-static bool try_cut(struct search *s, double ms, uint32_t k, double *best)
+/* A cut at ms; the makespan of the best is kept in *best. */
+static bool try_cut(struct search *s, double ms, uint32_t k, double *used, double *best)
 {
-    if (!cut(s, ms, k, NULL))
+    s->rule.ms = ms;
+    if (!cut(s, k, NULL, used))
         return false;
     keep_best(s);
     *best = fmin(*best, s->now.makespan_ms);
     return true;
 }
 
-/* The makespan of the best cut into at most k chunks; INFINITY if there is none. The shortest time
- * of a chunk that suffices is bracketed by steps from a guess, then bisected; every cut on the way
- * counts. */
-static double value(struct search *s, uint32_t k)
+/* The shortest time of a chunk that suffices, bracketed by steps from a guess, then bisected; every cut
+ * on the way counts. */
+static double bisect(struct search *s, uint32_t k, double guess, double *best)
 {
-    const struct chunk_task *t = s->t;
-    double rest = (double)(t->tokens - t->history), best = INFINITY;
-    double even = (pure_work(t) + t->link.ms_per_token * rest) / k + t->time.c + t->link.ms;
-    double high = s->work_time > 0 ? s->work_time / k : even, low = high / BRACKET;
+    double even = even_time(s->t, k), high = guess > 0 ? guess : even, low = high / BRACKET;
 
-    for (; !try_cut(s, high, k, &best); high *= BRACKET)
-        if (high > 1e6 * even)
-            return INFINITY;
+    for (; !try_cut(s, high, k, NULL, best); high *= BRACKET)
+        if (!(high < 1e6 * even))
+            return high;
     low = fmax(low, high / BRACKET);
-    while (low > even / 2 && try_cut(s, low, k, &best)) {
+    while (low > even / 2 && try_cut(s, low, k, NULL, best)) {
         high = low;
         low /= BRACKET;
     }
     for (int i = 0; i < BISECTIONS && high / low > 1.001; i++) {
         double middle = sqrt(low * high);
 
-        if (try_cut(s, middle, k, &best))
+        if (try_cut(s, middle, k, NULL, best))
             high = middle;
         else
             low = middle;
     }
-    s->work_time = high * k;
+    return high;
+}
+
+/* The same for many chunks: how many a time needs says how far it is off. */
+static double approach(struct search *s, uint32_t k, double guess, double *best)
+{
+    double ms = guess, low = 0, high = INFINITY, used = k;
+
+    for (int i = 0; i < LONG_STEPS; i++) {
+        bool enough = try_cut(s, ms, k, &used, best);
+
+        if (enough)
+            high = fmin(high, ms);
+        else
+            low = fmax(low, ms);
+        if (enough && (used > 0.999 * k || high < 1.001 * low))
+            break;
+        ms *= used / (0.9995 * k);
+        if (ms <= low || ms >= high)
+            ms = isfinite(high) ? (low > 0 ? sqrt(low * high) : high / BRACKET) : low * BRACKET;
+    }
+    return isfinite(high) ? high : bisect(s, k, low, best);
+}
+
+/* The makespan of the best cut into at most k chunks; INFINITY if there is none. */
+static double value(struct search *s, uint32_t k)
+{
+    double guess = s->work_time > 0 ? s->work_time / k : even_time(s->t, k), best = INFINITY;
+
+    s->work_time = k * (k > LONG_PLAN ? approach(s, k, guess, &best) : bisect(s, k, guess, &best));
     return best;
 }
 
@@ -182,7 +259,7 @@ static void counts(const struct search *s, uint32_t *low, uint32_t *high)
 {
     const struct chunk_task *t = s->t;
     uint64_t rest = t->tokens - t->history;
-    uint64_t most = (rest + s->min_chunk - 1) / s->min_chunk;
+    uint64_t most = (rest + s->rule.min_chunk - 1) / s->rule.min_chunk;
 
     *low = t->max_chunk ? (uint32_t)((rest + t->max_chunk - 1) / t->max_chunk) : 1;
     *high = most < CHUNK_PLAN_MAX ? (uint32_t)most : CHUNK_PLAN_MAX;
@@ -203,14 +280,22 @@ static double first_count(const struct chunk_task *t)
 
 typedef double value_fn(struct search *s, uint32_t k);
 
+/* The first ratio of counts that are compared, and where it ends. */
+static void steps_of(uint32_t k, double *first, double *last)
+{
+    *first = k > VERY_LONG_PLAN ? 1.1 : k > LONG_PLAN ? 1.14 : 1.3;
+    *last = k > VERY_LONG_PLAN ? 1.06 : 1.03;
+}
+
 /* Walks from the estimate by a ratio that shrinks, at least by one, as long as it gets better. */
 static void search_counts(struct search *s, value_fn *of)
 {
     uint32_t low, high, k, steps = 0;
-    double step = 1.3, now;
+    double step, last, now;
 
     counts(s, &low, &high);
     k = clamp(round(first_count(s->t)), low, high);
+    steps_of(k, &step, &last);
     now = of(s, k);
     while (steps++ < 24) {
         uint32_t more = clamp(fmax(k + 1, round(k * step)), low, high);
@@ -223,7 +308,7 @@ static void search_counts(struct search *s, value_fn *of)
         } else if (less != k && (v = of(s, less)) < now) {
             k = less;
             now = v;
-        } else if (step < 1.03 || (k * step < k + 1.5 && k / step > k - 1.5)) {
+        } else if (step < last || (k * step < k + 1.5 && k / step > k - 1.5)) {
             return;
         } else {
             step = sqrt(step);
@@ -234,20 +319,19 @@ static void search_counts(struct search *s, value_fn *of)
 static void search_flat(struct search *s)
 {
     const struct stage_time *f = &s->t->time;
+    uint32_t own = s->rule.min_chunk;
 
     search_counts(s, value);
     if (f->kappa > 0.5 && f->a > 0)
-        for (s->cap = 1; s->cap <= 2; s->cap++)
+        for (s->rule.cap = 1; s->rule.cap <= 2; s->rule.cap++)
             search_counts(s, value);
-    s->cap = 0;
-    if (f->w > 0 && f->b > 0 && f->w / f->b > s->min_chunk) {
-        uint32_t own = s->min_chunk;
-
-        s->min_chunk = clamp(ceil(f->w / f->b), own,
-                             s->t->max_chunk ? s->t->max_chunk : UINT32_MAX);
-        search_counts(s, value);
-        s->min_chunk = own;
-    }
+    s->rule.cap = 0;
+    if (!(f->w > 0 && f->b > 0 && f->w / f->b > own))
+        return;
+    s->rule.min_chunk = clamp(ceil(f->w / f->b), own,
+                              s->t->max_chunk ? s->t->max_chunk : UINT32_MAX);
+    search_counts(s, value);
+    s->rule.min_chunk = own;
 }
 
 /* Unequal stages. */
@@ -255,14 +339,6 @@ struct ramp {
     double up, down; /* ratio of a chunk's time to the next one's, before and after the peak */
     double peak;     /* where it is, as a share of the chunks */
 };
-
-static void ramp_weights(const struct ramp *r, uint32_t k, double *weight)
-{
-    double peak = r->peak * (k - 1);
-
-    for (uint32_t i = 0; i < k; i++)
-        weight[i] = i < peak ? pow(r->up, peak - i) : pow(r->down, i - peak);
-}
 
 /* The exact makespan of the plan at hand. */
 static double exact(const struct chunk_task *t, const struct chunk_plan *p)
@@ -286,24 +362,32 @@ static double exact(const struct chunk_task *t, const struct chunk_plan *p)
 /* The makespan with k chunks whose times follow the ramp. */
 static double ramp_value(struct search *s, const struct ramp *r, uint32_t k)
 {
-    double weight[CHUNK_PLAN_MAX], sum = 0, low, high;
+    double weight[CHUNK_PLAN_MAX], sum = 0, even, low, high;
 
-    ramp_weights(r, k, weight);
+    s->rule.up = r->up;
+    s->rule.down = r->down;
+    s->rule.peak = r->peak * (k - 1);
     for (uint32_t i = 0; i < k; i++)
-        sum += weight[i];
-    low = pure_work(s->t) / sum / 2;
-    for (high = 2 * low; !cut(s, high, k, weight); high *= 1.3)
-        if (high > 1e6 * low)
+        sum += weight[i] = weight_of(&s->rule, i);
+    even = even_time(s->t, sum);
+    high = s->work_time > 0 ? s->work_time / sum : even;
+    for (low = high / BRACKET; s->rule.ms = high, !cut(s, k, weight, NULL); high *= BRACKET) {
+        if (!(high < 1e6 * even))
             return INFINITY;
-    for (int i = 0; i < BISECTIONS && high / low > 1.0005; i++) {
-        double middle = sqrt(low * high);
-
-        if (cut(s, middle, k, weight))
-            high = middle;
-        else
-            low = middle;
+        low = high;
     }
-    if (!cut(s, high, k, weight))
+    for (; s->rule.ms = low, low > even / 2 && cut(s, k, weight, NULL); low /= BRACKET)
+        high = low;
+    for (int i = 0; i < BISECTIONS && high / low > (k > LONG_PLAN ? 1.002 : 1.001); i++) {
+        s->rule.ms = sqrt(low * high);
+        if (cut(s, k, weight, NULL))
+            high = s->rule.ms;
+        else
+            low = s->rule.ms;
+    }
+    s->rule.ms = high;
+    s->work_time = high * sum;
+    if (!cut(s, k, weight, NULL))
         return INFINITY;
     s->now.makespan_ms = exact(s->t, &s->now);
     keep_best(s);
@@ -333,8 +417,11 @@ static void search_ramp(struct search *s)
     const struct chunk_task *t = s->t;
     struct ramp r = ramp_of(t), best_ramp;
     uint32_t m = bottleneck(t), low, high, k = s->best->n, best_k = k;
-    double best = INFINITY, step = 1.3;
+    double best = INFINITY, step, last;
 
+    s->work_time = 0;
+    steps_of(k, &step, &last);
+    last = fmax(last, k > LONG_PLAN ? 1.06 : 1); /* the flat plan's number is near already */
     counts(s, &low, &high);
     if (m != 0 && m + 1 != t->n_stages) {
         best_ramp = r;
@@ -350,7 +437,7 @@ static void search_ramp(struct search *s)
     } else {
         best = ramp_value(s, &r, k);
     }
-    for (int i = 0; i < 12 && step > 1.01; i++) {
+    for (int i = 0; i < 12 && step > last; i++) {
         uint32_t try[2] = { clamp(fmax(k + 1, round(k * step)), low, high),
                             clamp(fmin(k - 1.0, round(k / step)), low, high) };
 
@@ -382,17 +469,30 @@ void chunk_plan(struct chunk_plan *out, const struct chunk_task *t)
     struct search s = { .t = t, .weights = weights_of(t), .best = out };
     uint64_t rest = t->tokens > t->history ? t->tokens - t->history : 0;
     uint64_t least = (rest + CHUNK_PLAN_MAX - 1) / CHUNK_PLAN_MAX;
+    uint32_t min = t->min_chunk > least ? t->min_chunk : (uint32_t)least;
 
     assert(t->n_stages >= 1 && t->n_stages <= FLOW_MAX_STAGES && t->align >= 1);
     out->n = 0;
     out->makespan_ms = out->longest_ms = 0;
+    out->rule = (struct chunk_rule){ 0 };
     if (rest == 0)
         return;
-    s.min_chunk = t->min_chunk > least ? t->min_chunk : (uint32_t)least;
-    if (s.min_chunk < t->align)
-        s.min_chunk = t->align;
-    if (t->max_chunk && s.min_chunk > t->max_chunk)
-        s.min_chunk = t->max_chunk;
+    if (t->max_chunk && least > t->max_chunk) {
+        out->rule = chunk_rule_fixed(t->max_chunk, t->tokens, rest);
+        return;
+    }
+    if (min < t->align)
+        min = t->align;
+    if (t->max_chunk && min > t->max_chunk)
+        min = t->max_chunk;
+    s.rule = (struct chunk_rule){ .time = t->time,
+                                  .link = t->link,
+                                  .tokens = t->tokens,
+                                  .align = t->align,
+                                  .min_chunk = min,
+                                  .max_chunk = t->max_chunk,
+                                  .up = 1,
+                                  .down = 1 };
     search_flat(&s);
     if (!unequal(t))
         return;
@@ -405,6 +505,7 @@ void chunk_plan_static(struct chunk_plan *out, const struct chunk_task *t, uint3
     uint64_t h = t->history;
 
     out->longest_ms = 0;
+    out->rule = chunk_rule_fixed(size, t->tokens, t->tokens - t->history);
     for (out->n = 0; h < t->tokens && out->n < CHUNK_PLAN_MAX; out->n++) {
         uint64_t left = t->tokens - h;
 
@@ -416,6 +517,74 @@ void chunk_plan_static(struct chunk_plan *out, const struct chunk_task *t, uint3
         h += out->chunk[out->n];
     }
     out->makespan_ms = exact(t, out);
+}
+
+/* By the sum and the longest. */
+static double flat_cost(const struct chunk_task *t, const struct stage_time *time,
+                        const struct chunk_rule *rule)
+{
+    struct weights w = weights_of(t);
+    double sum = 0, longest = t->committed_ms;
+    uint64_t h = t->history;
+
+    for (uint32_t i = 0; h < t->tokens; i++) {
+        uint32_t chunk = chunk_rule_next(rule, i, h);
+        double took = stage_time_of(time, chunk, (double)h);
+
+        sum += took;
+        longest = fmax(longest, took + t->link.ms + t->link.ms_per_token * chunk);
+        h += chunk;
+    }
+    return w.sum * sum + w.longest * longest;
+}
+
+double chunk_cost(const struct chunk_task *t, const struct stage_time *time,
+                  const struct chunk_rule *rule)
+{
+    double free_at[FLOW_MAX_STAGES] = { 0 };
+    uint64_t h = t->history;
+
+    if (!unequal(t))
+        return flat_cost(t, time, rule);
+    for (uint32_t i = 0; h < t->tokens; i++) {
+        uint32_t chunk = chunk_rule_next(rule, i, h);
+        double took = stage_time_of(time, chunk, (double)h), at = 0;
+
+        for (uint32_t s = 0; s < t->n_stages; s++) {
+            free_at[s] = fmax(at, free_at[s]) + ratio_of(t, s) * took;
+            at = free_at[s] + t->link.ms + t->link.ms_per_token * chunk;
+        }
+        h += chunk;
+    }
+    return free_at[t->n_stages - 1];
+}
+
+/* Sizes go down by a quarter and a third in turn: 1, 3/4, 1/2, 3/8, 1/4, ... of the largest. */
+#define STATIC_MAX_CHUNKS 256
+
+uint32_t chunk_best_static(const struct chunk_task *t)
+{
+    uint64_t rest = t->tokens - t->history;
+    uint32_t largest = t->max_chunk && t->max_chunk < rest ? t->max_chunk : (uint32_t)rest;
+    uint32_t least = t->min_chunk > t->align ? t->min_chunk : t->align, best_size = largest;
+    double best = INFINITY;
+
+    for (uint32_t i = 0; i < 64; i++) {
+        uint64_t size = (uint64_t)largest * (i % 2 ? 3 : 4) / 4 >> i / 2;
+        struct chunk_rule rule;
+        double cost;
+
+        size = i == 0 ? size : size / t->align * t->align;
+        if (i > 0 && (size < least || rest / size > STATIC_MAX_CHUNKS))
+            break;
+        rule = chunk_rule_fixed((uint32_t)size, t->tokens, rest);
+        cost = flat_cost(t, &t->time, &rule);
+        if (cost < best) {
+            best = cost;
+            best_size = (uint32_t)size;
+        }
+    }
+    return best_size;
 }
 
 double chunk_bound(const struct chunk_task *t)

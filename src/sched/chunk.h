@@ -28,18 +28,51 @@ struct chunk_task {
     double committed_ms;           /* the longest chunk already on its way: for a plan anew */
 };
 
+/* A plan in short: each chunk is computed when its turn comes, so a request keeps this and no list. It
+ * goes on with the stage times that it was made with. */
+struct chunk_rule {
+    uint32_t n;     /* chunks of the whole plan; 0: there is no plan */
+    uint32_t fixed; /* not 0: all chunks have this size, and only `tokens` counts beside it */
+    struct stage_time time;
+    struct stage_link link;
+    uint64_t tokens;
+    uint32_t align, min_chunk, max_chunk;
+    double ms;  /* what a chunk takes on a stage with ratio 1, its link included */
+    double cap; /* share of the size from which two chunks cost less than one; 0: none */
+    double up, down,
+        peak; /* chunk i takes ms * up^(peak - i) before the peak, then down^(i - peak) */
+};
+
+/* The next chunk: the index-th, behind `history` tokens. At least 1 where history < tokens. */
+uint32_t chunk_rule_next(const struct chunk_rule *r, uint32_t index, uint64_t history);
+/* Chunks of one size for a prompt of so many tokens, `rest` of them to compute. */
+struct chunk_rule chunk_rule_fixed(uint32_t size, uint64_t tokens, uint64_t rest);
+
 struct chunk_plan {
     uint32_t n;
-    double makespan_ms; /* as flow_makespan of all stages gives it */
-    double longest_ms;  /* the longest chunk's time on a stage with ratio 1 */
+    double makespan_ms;     /* as flow_makespan of all stages gives it */
+    double longest_ms;      /* the longest chunk's time on a stage with ratio 1 */
+    struct chunk_rule rule; /* gives the same chunks */
     uint32_t chunk[CHUNK_PLAN_MAX];
 };
 
-/* The best plan found. An empty one (n 0) if there is nothing left to compute. */
+/* The best plan found. An empty one (n 0) if there is nothing left to compute, or if CHUNK_PLAN_MAX chunks
+ * of the largest size do not suffice: then its rule is that size. */
 void chunk_plan(struct chunk_plan *out, const struct chunk_task *t);
 
 /* Chunks all of one size, the last one shorter. */
 void chunk_plan_static(struct chunk_plan *out, const struct chunk_task *t, uint32_t size);
+
+/* The size whose fixed chunks are fastest, of base = max_chunk (or all that is left) and what halves and
+ * quarters of it there are down to min_chunk. */
+uint32_t chunk_best_static(const struct chunk_task *t);
+
+/* What a rule's chunks take if a stage with ratio 1 has these times. */
+double chunk_cost(const struct chunk_task *t, const struct stage_time *time,
+                  const struct chunk_rule *rule);
+
+/* Work without anything fixed: what a stage with ratio 1 does for tokens history to `tokens`, ms. */
+double chunk_work(const struct stage_time *time, uint64_t history, uint64_t tokens);
 
 /* What no plan can be faster than, ms: the slowest stage never waits, and pays its fixed cost once. */
 double chunk_bound(const struct chunk_task *t);

@@ -104,8 +104,10 @@ static void accept_computed(struct sched *s, struct req *r, uint32_t end)
     if (n_prompt <= r->n_prompt_done)
         return;
     r->n_prompt_done = n_prompt;
-    if (n_prompt == r->n_prompt)
-        s->count.prompt_tokens += n_prompt;
+    if (n_prompt < r->n_prompt)
+        return;
+    s->count.prompt_tokens += n_prompt;
+    sched_prompt_done(s, r);
 }
 
 /* A draft accepted is the token that was chosen in its place. */

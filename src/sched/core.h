@@ -3,12 +3,14 @@
  *     sched.c    create and destroy; what the caller asks from outside: add, abort, release
  *     request.c  one request and its moves        queue.c  requests of one state, in order
  *     admit.c    WAIT to RUN or PULL; pulls       plan.c   what the next step computes
+ *     pack.c     prompts of a step by time        pace.c   what is known about time
  *     commit.c   what a step gave; when to end    event.c  what the caller is told
  *     index.c    ids */
 #ifndef SLUICE_SCHED_CORE_H
 #define SLUICE_SCHED_CORE_H
 
 #include "kv/pool.h"
+#include "sched/pace.h"
 #include "sched/queue.h"
 #include "sched/request.h"
 #include "sched/sched.h"
@@ -33,6 +35,7 @@ struct flight {
 struct sched {
     struct sched_config cfg;
     struct kv_pool *pool;
+    struct pace *pace; /* NULL: chunks are not planned */
     struct queue queue[REQ_N_STATES];
     struct req_index index;
     sched_id last_id;
@@ -52,16 +55,27 @@ struct sched {
 /* A step while it is planned. NULL for a round that only orders pulls. */
 struct outline {
     struct flight *flight;
-    uint32_t budget;  /* tokens left */
-    bool short_of_kv; /* someone was preempted or stalls: admit nobody */
+    uint32_t budget;    /* tokens left */
+    bool short_of_kv;   /* someone was preempted or stalls: admit nobody */
+    bool by_time;       /* who is admitted gets blocks now, and its chunk when all in sight share */
+    uint32_t n_visible; /* by time: prompts in sight */
 };
+
+#define SCHED_VISIBLE 16 /* prompts that share steps by time; more wait in the queue */
+#define SCHED_SHORT_LOOK                                                                           \
+    1024 /* requests at the head of the queue among which short ones are found */
 
 /* admit.c */
 void sched_admit_ready(struct sched *s); /* READY to RUN while there is a place */
 void sched_admit_waiting(struct sched *s, struct outline *o); /* WAIT to RUN or PULL, in order */
 
-/* plan.c */
-void sched_plan_chunk(struct sched *s, struct outline *o, struct req *r);
+/* plan.c: the next chunk of r, of at most so many tokens. */
+void sched_plan_chunk(struct sched *s, struct outline *o, struct req *r, uint32_t most);
+
+/* pack.c */
+void sched_plan_prompts(struct sched *s, struct outline *o); /* and admits them */
+void sched_prompt_done(struct sched *s, struct req *r);      /* all of r's prompt is computed */
+struct req *sched_next_waiting(const struct sched *s);       /* who is admitted next; NULL */
 
 /* commit.c */
 void sched_finish(struct sched *s, struct req *r, enum finish f, const char *why);

@@ -14,21 +14,59 @@ static const double lowest[4] = { 1e-4, 1e-4, 0, 0 };
 #define MAX_TRACE      400
 #define PASSES         8
 #define FORGET         0.998
-#define HUBER          2.5  /* standard deviations from which a step counts less */
-#define FIRST_DROPPED  8    /* steps that warm up */
-#define GAIN_FROM      64   /* steps before the load gain is tracked */
+#define HUBER          2.5 /* standard deviations from which a step counts less */
+#define FIRST_DROPPED  8   /* steps that warm up */
+#define GAIN_FROM      64 /* steps before the load gain is tracked, where all is still to be learned */
 #define GAIN_QUIET     0.08 /* logs of gains below this are noise */
 #define GAIN_CLIP      1.1
+#define GAIN_SPEED     0.3
+/* From chunks of one size alone, time that grows with history is taken for attention's. */
+#define HISTORY_DOUBT 10
 
 void latency_init(struct latency *l, double kappa)
 {
     memset(l, 0, sizeof *l);
     l->kappa = kappa;
     l->sigma = 0.1;
+    l->gain_from = GAIN_FROM;
     for (int i = 0; i < 4; i++) {
+        l->unit[i] = scale[i];
         l->theta[i] = start[i];
         l->p[i][i] = START_VARIANCE;
     }
+}
+
+/* Coefficients of an earlier fit are good to about a tenth: that is what a variance of four, with the
+ * relative error of one in twenty, comes to. One that was nothing may turn out to be a tenth of the
+ * time of a common chunk. */
+#define KNOWN_VARIANCE 4
+#define NONE_VARIANCE  4e-2
+#define KNOWN_SIGMA    0.05
+#define COMMON_CHUNK   1024
+
+/* Scales are such that coefficients are 1 each, so it does not matter how fast the machine is. */
+void latency_start(struct latency *l, const struct stage_time *f)
+{
+    const double value[4] = { f->a, f->b, f->g, f->c }, n = COMMON_CHUNK;
+    const double common[4] = { n * n * (1 + f->kappa), n, n, 1 };
+    double ms = stage_time_of(f, n, n);
+
+    latency_init(l, f->kappa);
+    l->floor_tokens = f->w > 0 && f->b > 0 ? f->w / f->b : 0;
+    l->sigma = KNOWN_SIGMA;
+    l->grid = true;
+    for (int i = 0; i < 4; i++) {
+        bool none = !(value[i] * common[i] > 1e-6 * ms);
+
+        l->unit[i] = none ? common[i] / ms : 1 / value[i];
+        l->theta[i] = none ? lowest[i] : 1;
+        l->p[i][i] = none ? NONE_VARIANCE : KNOWN_VARIANCE;
+    }
+}
+
+void latency_under_load(struct latency *l)
+{
+    l->gain_from = FIRST_DROPPED - 5; /* what the median is of */
 }
 
 void latency_step_add(const struct latency *l, struct latency_step *s, double chunk, double history)
@@ -40,10 +78,10 @@ void latency_step_add(const struct latency *l, struct latency_step *s, double ch
 
 static void columns(const struct latency *l, const struct latency_step *s, double x[4])
 {
-    x[0] = s->area / scale[0];
-    x[1] = fmax(s->tokens, l->floor_tokens) / scale[1];
-    x[2] = s->history / scale[2];
-    x[3] = 1 / scale[3];
+    x[0] = s->area / l->unit[0];
+    x[1] = fmax(s->tokens, l->floor_tokens) / l->unit[1];
+    x[2] = s->history / l->unit[2];
+    x[3] = 1 / l->unit[3];
 }
 
 static double dot(const double a[4], const double b[4])
@@ -142,26 +180,29 @@ double latency_gain(const struct latency *l)
     return fabs(l->gain) > GAIN_QUIET ? exp(l->gain) : 1;
 }
 
-/* The last ratios of measured to predicted move the load gain. */
+/* The last ratios of measured to predicted move the load gain; steps that warm up set it. */
 static void track_gain(struct latency *l, double ratio)
 {
-    double middle;
+    double middle, by;
 
     l->ratio[l->n_steps % 5] = log(ratio);
-    middle = median5(l->ratio);
-    l->gain = 0.7 * l->gain + 0.3 * fmax(-GAIN_CLIP, fmin(GAIN_CLIP, middle));
+    middle = fmax(-GAIN_CLIP, fmin(GAIN_CLIP, median5(l->ratio)));
+    by = l->n_steps <= FIRST_DROPPED ? 1 : GAIN_SPEED;
+    l->gain += by * (middle - l->gain);
 }
 
 void latency_measured(struct latency *l, const struct latency_step *s, double ms)
 {
     double x[4], m, e, limit, seen;
 
-    if (!usable(ms) || ++l->n_steps <= FIRST_DROPPED)
+    if (!usable(ms))
         return;
     columns(l, s, x);
     m = dot(x, l->theta);
-    if (l->n_steps > GAIN_FROM)
+    if (++l->n_steps > l->gain_from)
         track_gain(l, ms / m);
+    if (l->n_steps <= FIRST_DROPPED)
+        return;
     e = ms / latency_gain(l) / m - 1;
     l->error[l->n_steps % LATENCY_ERRORS] = fmin(fabs(e), 0.5);
     limit = HUBER * l->sigma;
@@ -181,19 +222,24 @@ double latency_predict(const struct latency *l, const struct latency_step *s)
 
 struct stage_time latency_coefficients(const struct latency *l)
 {
-    double b = l->theta[1] / scale[1];
+    double b = l->theta[1] / l->unit[1];
 
-    return (struct stage_time){ .a = l->theta[0] / scale[0],
+    return (struct stage_time){ .a = l->theta[0] / l->unit[0],
                                 .b = b,
-                                .g = l->theta[2] / scale[2],
-                                .c = l->theta[3] / scale[3],
+                                .g = l->theta[2] / l->unit[2],
+                                .c = l->theta[3] / l->unit[3],
                                 .kappa = l->kappa,
                                 .w = b * l->floor_tokens };
 }
 
+uint64_t latency_counted(const struct latency *l)
+{
+    return l->n_steps > FIRST_DROPPED ? l->n_steps - FIRST_DROPPED : 0;
+}
+
 double latency_error(const struct latency *l)
 {
-    uint64_t n = l->n_steps > FIRST_DROPPED ? l->n_steps - FIRST_DROPPED : 0;
+    uint64_t n = latency_counted(l);
     double sum = 0;
 
     if (n == 0)
@@ -241,9 +287,11 @@ static void pass(struct latency *l, const struct latency_sample *s, uint32_t n, 
 static void fit(struct latency *l, double floor_tokens, const struct latency_sample *s, uint32_t n,
                 const bool *out, double limit)
 {
-    double kappa = l->kappa;
+    double kappa = l->kappa, unit[4];
 
+    memcpy(unit, l->unit, sizeof unit);
     latency_init(l, kappa);
+    memcpy(l->unit, unit, sizeof unit);
     l->floor_tokens = floor_tokens;
     for (int i = 0; i < PASSES; i++)
         pass(l, s, n, out, limit);
@@ -323,6 +371,58 @@ void latency_profile(struct latency *l, const struct latency_sample *s, uint32_t
     fit(l, 0, s, n, out, INFINITY);
     find_floor(l, s, n, out);
     l->grid = grid;
+}
+
+/* Units with which each term, at the coefficients that a fit starts from, makes a like part of the time
+ * on average: so it does not matter how fast the machine is, nor what costs most on it. */
+static bool choose_units(struct latency *l, const struct latency_sample *s, uint32_t n)
+{
+    double sum[4] = { 0 };
+    uint32_t used = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        double c = s[i].chunk, h = (double)s[i].history;
+        const double raw[4] = { c * (h + l->kappa * c), c, h, 1 };
+
+        if (!usable(s[i].ms) || s[i].chunk == 0)
+            continue;
+        used++;
+        for (int k = 0; k < 4; k++)
+            sum[k] += raw[k] / s[i].ms;
+    }
+    for (int k = 0; k < 4; k++)
+        if (sum[k] > 0 && isfinite(sum[k]))
+            l->unit[k] = 4 * sum[k] / used;
+    l->unit[2] *= HISTORY_DOUBT;
+    return used > 0;
+}
+
+static double mean_error(const struct stage_time *f, const struct latency_sample *s, uint32_t n)
+{
+    double sum = 0;
+    uint32_t used = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        if (usable(s[i].ms) && s[i].chunk > 0) {
+            double t = stage_time_of(f, s[i].chunk, (double)s[i].history);
+
+            sum += fmin(fabs(t / s[i].ms - 1), 0.5);
+            used++;
+        }
+    return sum / used;
+}
+
+double latency_fit(struct stage_time *out, double kappa, const struct latency_sample *s, uint32_t n)
+{
+    struct latency l;
+
+    n = n < LATENCY_MAX_SAMPLES ? n : LATENCY_MAX_SAMPLES;
+    latency_init(&l, kappa);
+    if (!choose_units(&l, s, n))
+        return 1;
+    latency_profile(&l, s, n);
+    *out = latency_coefficients(&l);
+    return mean_error(out, s, n);
 }
 
 bool latency_converged(const struct latency *l, const struct latency_step *points, uint32_t n)

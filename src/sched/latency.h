@@ -22,14 +22,19 @@ struct latency_step {
 
 struct latency {
     double kappa, floor_tokens; /* below so many tokens the linear part gets no cheaper; 0: none */
+    double unit[4];             /* a coefficient is its theta over its unit */
     double theta[4], p[4][4];   /* scaled coefficients and their covariance */
     double sigma;               /* of the relative error */
     double gain;                /* log of the load gain */
     double ratio[5];            /* logs of measured over predicted, the last five */
     double error[LATENCY_ERRORS];
-    uint64_t n_steps; /* served, with those that were dropped */
-    bool grid;        /* the profile had chunks behind histories */
+    uint64_t n_steps;   /* served, with those that were dropped */
+    uint64_t gain_from; /* steps before the load gain is tracked */
+    bool grid;          /* the profile had chunks behind histories */
 };
+
+/* Steps of serving that count for latency_error. */
+uint64_t latency_counted(const struct latency *l);
 
 struct latency_sample {
     uint32_t chunk;
@@ -38,12 +43,21 @@ struct latency_sample {
 };
 
 void latency_init(struct latency *l, double kappa);
+/* Begins with coefficients that were fitted before; steps of serving move them from there. */
+void latency_start(struct latency *l, const struct stage_time *f);
+/* The coefficients may have been fitted when the machine was more or less busy than it is now: the load
+ * gain is tracked from the first steps on. */
+void latency_under_load(struct latency *l);
 void latency_step_add(const struct latency *l, struct latency_step *s, double chunk,
                       double history);
 
 /* Measurements before serving; also finds the floor of the linear part. Not finite or not positive
  * ones are left out, as are those that lie far from the others (a cold first run). */
 void latency_profile(struct latency *l, const struct latency_sample *s, uint32_t n);
+/* The coefficients that n samples make, whatever the speed of the machine; returns their mean relative
+ * error, each counted as 0.5 at most, or 1 if no sample can be used. */
+double latency_fit(struct stage_time *out, double kappa, const struct latency_sample *s,
+                   uint32_t n);
 /* A step of serving. The first few, and what is not a positive number, are dropped. */
 void latency_measured(struct latency *l, const struct latency_step *s, double ms);
 

@@ -10,12 +10,30 @@
 #include "base/status.h"
 #include "sched/core.h"
 
+/* Of n known tokens from `start` on: is this more than a decode step? */
+static bool is_prefill(uint32_t n, uint32_t start, uint32_t n_prompt)
+{
+    return n > 1 || start < n_prompt;
+}
+
 static void begin(struct sched *s, struct outline *o)
 {
     uint32_t slot = (s->first_flight + s->n_flights) % s->cfg.max_inflight;
 
     *o = (struct outline){ .flight = &s->flight[slot], .budget = s->cfg.max_batched_tokens };
     o->flight->plan = (struct plan){ .entries = o->flight->entry };
+}
+
+static void note_step(struct sched *s, const struct plan *p)
+{
+    pace_step_begin(s->pace, p->seq);
+    for (uint32_t i = 0; i < p->n_entries; i++) {
+        const struct plan_entry *e = &p->entries[i];
+
+        pace_step_add(s->pace, p->seq, e->n, e->start,
+                      is_prefill(e->n - e->n_draft, e->start, e->n_prompt));
+    }
+    pace_step_end(s->pace, p->seq);
 }
 
 static const struct plan *conclude(struct sched *s, struct outline *o)
@@ -27,6 +45,8 @@ static const struct plan *conclude(struct sched *s, struct outline *o)
     assert(p->n_tokens <= s->cfg.max_batched_tokens);
     p->seq = ++s->last_seq;
     s->n_flights++;
+    if (s->pace)
+        note_step(s, p);
     return p;
 }
 
@@ -90,16 +110,24 @@ static void add_entry(struct sched *s, struct outline *o, struct req *r, uint32_
     };
     f->plan.n_entries++;
     f->plan.n_tokens += n_rows;
-    if (n > 1 || start < r->n_prompt)
+    if (is_prefill(n, start, r->n_prompt)) {
         f->plan.n_prefill_tokens += n;
+        r->n_chunks++;
+    }
     o->budget -= n_rows;
     r->n_planned += n;
     r->n_drafts = 0;
     r->n_inflight++;
 }
 
+/* It starts over, here, or where there is room. */
 static void preempt(struct sched *s, struct req *r)
 {
+    if (r->give_back) {
+        s->count.given_back++;
+        sched_finish(s, r, FINISH_RECOMPUTE, "given back");
+        return;
+    }
     req_drop_blocks(r, s->pool);
     r->n_preempted++;
     s->count.preemptions++;
@@ -113,7 +141,7 @@ static struct req *victim_for(const struct sched *s, const struct req *r)
     struct req *ready = s->queue[REQ_READY].tail;
     struct req *run = s->queue[REQ_RUN].tail;
 
-    while (run != r && run->n_inflight > 0)
+    while (run != r && (run->n_inflight > 0 || run->pinned))
         run = run->prev;
     if (run == r)
         return ready;
@@ -183,10 +211,12 @@ static void plan_decodes(struct sched *s, struct outline *o)
     }
 }
 
-void sched_plan_chunk(struct sched *s, struct outline *o, struct req *r)
+void sched_plan_chunk(struct sched *s, struct outline *o, struct req *r, uint32_t most)
 {
-    uint32_t n = req_todo(r), most = o->budget;
+    uint32_t n = req_todo(r);
 
+    if (most > o->budget)
+        most = o->budget;
     if (!s->cfg.chunked_prefill && n > most) {
         o->budget = 0; /* it waits for a step of its own; nobody younger goes first */
         return;
@@ -201,7 +231,7 @@ static void plan_prefills(struct sched *s, struct outline *o)
 {
     for (struct req *r = s->queue[REQ_RUN].head; r && o->budget > 0; r = r->next)
         if (req_todo(r) > 1)
-            sched_plan_chunk(s, o, r);
+            sched_plan_chunk(s, o, r, UINT32_MAX);
 }
 
 const struct plan *sched_step(struct sched *s, double now)
@@ -216,7 +246,11 @@ const struct plan *sched_step(struct sched *s, double now)
     begin(s, &o);
     sched_admit_ready(s);
     plan_decodes(s, &o);
-    plan_prefills(s, &o);
-    sched_admit_waiting(s, &o);
+    if (s->pace && s->cfg.chunks.policy != SCHED_CHUNK_STATIC) {
+        sched_plan_prompts(s, &o);
+    } else {
+        plan_prefills(s, &o);
+        sched_admit_waiting(s, &o);
+    }
     return conclude(s, &o);
 }

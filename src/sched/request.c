@@ -53,6 +53,7 @@ static int room_for_output(uint32_t *out, const struct sched_request *r, const s
 {
     uint64_t pool_tokens = (uint64_t)l->max_blocks * l->block_tokens;
     uint32_t least = r->sampling->prompt_only ? 0 : 1;
+    uint32_t want = r->sampling->max_tokens - (r->role == SCHED_PRODUCE ? 0 : r->n_output);
     uint64_t room;
 
     if ((uint64_t)r->n_prompt + least > l->max_model_len)
@@ -73,7 +74,7 @@ static int room_for_output(uint32_t *out, const struct sched_request *r, const s
         room = 1; /* the remote side goes on from the prompt's KV */
     if (least == 0)
         room = 0;
-    *out = room < r->sampling->max_tokens ? (uint32_t)room : r->sampling->max_tokens;
+    *out = r->n_output + (room < want ? (uint32_t)room : want);
     return 0;
 }
 
@@ -83,6 +84,11 @@ static int check_request(const struct sched_request *r, struct err *e)
         return err_set(e, ERR_INVAL, "the prompt has no tokens; give at least one");
     if (r->sampling->max_tokens == 0 && !r->sampling->prompt_only)
         return err_set(e, ERR_INVAL, "max_tokens is 0; it must be at least 1");
+    if (r->n_output >= r->n_prompt)
+        return err_set(e, ERR_INVAL, "%u output tokens came with a prompt of none", r->n_output);
+    if (r->n_output && r->role != SCHED_PRODUCE && r->n_output >= r->sampling->max_tokens)
+        return err_set(e, ERR_INVAL, "%u output tokens came with the request, max_tokens is %u",
+                       r->n_output, r->sampling->max_tokens);
     return 0;
 }
 
@@ -154,7 +160,11 @@ int req_create(struct req **out, const struct sched_request *from, const struct 
     r->role = from->role;
     r->rank = l->priority ? from->priority : 0;
     r->user = from->user;
-    r->n_prompt = r->n_all = from->n_prompt;
+    r->n_prompt = from->n_prompt - from->n_output;
+    r->n_all = from->n_prompt;
+    r->n_told = from->n_output;
+    r->pinned = from->pinned && from->role == SCHED_PRODUCE;
+    r->give_back = from->give_back && from->role == SCHED_CONSUME;
     r->max_out = max_out;
     r->n_eos = from->n_eos;
     r->hit_step = hit_step_of(from->hit_multiple, l->block_tokens);
@@ -189,6 +199,8 @@ void req_drop_blocks(struct req *r, struct kv_pool *pool)
     kv_table_clear(&r->table, pool);
     kv_prefix_unpublish(&r->prefix);
     r->n_planned = r->n_computed = r->n_drafts = 0;
+    r->n_chunks = r->rule.n = r->n_passed = 0;
+    r->alone = false;
 }
 
 void req_publish(struct req *r, struct kv_pool *pool)

@@ -7,6 +7,7 @@
 
 #include "kv/prefix.h"
 #include "kv/table.h"
+#include "sched/chunk.h"
 #include "sched/sched.h"
 
 struct kv_pool;
@@ -38,7 +39,9 @@ struct req {
     int32_t *eos;
     uint32_t n_eos;
     uint32_t n_prompt;
-    uint32_t max_out; /* output tokens, with all limits applied */
+    uint32_t max_out; /* output tokens, with all limits applied; those that came with it count */
+    bool give_back;   /* see sched_request */
+    bool pinned;
 
     /* how far it is: n_computed <= n_planned <= n_all */
     int32_t *tokens;        /* prompt and output, then the drafts; room for n_prompt + max_out */
@@ -48,6 +51,15 @@ struct req {
     uint32_t n_drafts;      /* guesses of the next tokens, behind the n_all; none in flight */
     uint32_t n_inflight;    /* plans in flight that name it */
     uint32_t n_prompt_done; /* most prompt tokens ever computed or received: counted, told */
+
+    /* its chunks, see pack.c */
+    uint32_t n_chunks;      /* planned since it got its blocks */
+    struct chunk_rule rule; /* while nobody else has a prompt; n 0: none */
+    uint32_t rule_chunks;   /* of the rule, planned */
+    uint32_t n_passed;      /* steps with others' prompts since its last chunk */
+    bool alone;             /* the rule's time is measured: */
+    uint32_t alone_from;    /* it began behind so many tokens, */
+    double alone_since;     /* then */
 
     /* its blocks */
     struct kv_table table;
@@ -72,7 +84,7 @@ struct req {
     enum finish finish;
     int32_t stop_id;
     uint32_t n_cached, n_external, n_preempted;
-    double t_start, t_token, t_end, t_gone;
+    double t_added, t_start, t_token, t_end, t_gone;
 
     struct req *prev, *next; /* in the queue of its state */
     struct req *event_next;

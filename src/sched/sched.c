@@ -10,6 +10,32 @@
 #define MAX_INFLIGHT 1024u
 #define MAX_SEQS     (1u << 20)
 
+static int check_chunks(const struct sched_config *c, struct err *e)
+{
+    const struct sched_chunks *k = &c->chunks;
+
+    if (k->policy == SCHED_CHUNK_OFF)
+        return 0;
+    if (k->n_stages < 2 || k->n_stages > FLOW_MAX_STAGES)
+        return err_set(e, ERR_INVAL,
+                       "profiling_chunk_config plans for pipeline stages, and there are %u; it "
+                       "needs --pipeline-parallel-size 2 to %d",
+                       k->n_stages, FLOW_MAX_STAGES);
+    if (!c->chunked_prefill)
+        return err_set(e, ERR_INVAL, "profiling_chunk_config needs chunked prefill");
+    if (!(k->smooth > 0 && k->smooth <= 1))
+        return err_set(e, ERR_INVAL, "smooth_factor is %g; it must be above 0 and at most 1",
+                       k->smooth);
+    if (k->min_chunk > c->max_batched_tokens)
+        return err_set(e, ERR_INVAL,
+                       "min_chunk is %u, above the %u tokens of a step (max_num_batched_tokens)",
+                       k->min_chunk, c->max_batched_tokens);
+    if (k->max_fit <= 5 || k->max_fit > EQUAL_TIME_MAX_ROWS)
+        return err_set(e, ERR_INVAL, "max_fit_chunk is %u; it must be 6 to %d", k->max_fit,
+                       EQUAL_TIME_MAX_ROWS);
+    return 0;
+}
+
 static int check_config(const struct sched_config *c, struct err *e)
 {
     if (c->block_tokens == 0 || c->block_tokens % 16 != 0)
@@ -38,6 +64,19 @@ static int check_config(const struct sched_config *c, struct err *e)
     if (c->max_inflight == 0 || c->max_inflight > MAX_INFLIGHT)
         return err_set(e, ERR_INVAL, "%u steps in flight; it must be 1 to %u", c->max_inflight,
                        MAX_INFLIGHT);
+    if (c->short_first.enabled && c->priority)
+        return err_set(e, ERR_INVAL, "short_request_first_config goes with the policy fcfs only");
+    return check_chunks(c, e);
+}
+
+static int make_pace(struct sched *s)
+{
+    if (s->cfg.chunks.policy == SCHED_CHUNK_OFF)
+        return 0;
+    s->pace = malloc(sizeof *s->pace);
+    if (!s->pace)
+        return ERR_NOMEM;
+    pace_init(s->pace, &s->cfg);
     return 0;
 }
 
@@ -68,7 +107,8 @@ int sched_create(struct sched **out, const struct sched_config *c, struct err *e
     if (!s)
         return err_set(e, ERR_NOMEM, "no memory for the scheduler");
     s->cfg = *c;
-    if ((st = kv_pool_create(&s->pool, c->n_blocks)) < 0 || (st = make_flights(s)) < 0) {
+    if ((st = kv_pool_create(&s->pool, c->n_blocks)) < 0 || (st = make_flights(s)) < 0 ||
+        (st = make_pace(s)) < 0) {
         sched_destroy(s);
         return err_set(e, st, "no memory to keep the books of %u KV blocks and %u steps",
                        c->n_blocks, c->max_inflight);
@@ -98,6 +138,7 @@ void sched_destroy(struct sched *s)
     }
     free(s->flight);
     free(s->index.bucket);
+    free(s->pace);
     kv_pool_destroy(s->pool);
     free(s);
 }
@@ -120,6 +161,7 @@ int sched_add(struct sched *s, const struct sched_request *request, double now, 
     if (st < 0)
         return st;
     r->id = s->last_id + 1;
+    r->t_added = now;
     st = req_index_add(&s->index, r);
     if (st < 0) {
         req_destroy(r);
@@ -184,6 +226,8 @@ void sched_stats(const struct sched *s, struct sched_stats *out)
     out->n_waiting_kv = s->queue[REQ_PULL].n + s->queue[REQ_READY].n;
     out->n_running = s->queue[REQ_RUN].n;
     out->n_held = s->queue[REQ_HELD].n;
+    if (s->pace)
+        out->chunks = s->pace->stats;
     out->blocks_total = kv_pool_total(s->pool);
     out->blocks_used = kv_pool_total(s->pool) - kv_pool_free(s->pool);
 }
@@ -197,4 +241,25 @@ void sched_set_trace(struct sched *s, sched_trace_fn *fn, void *arg)
 {
     s->trace = fn;
     s->trace_arg = arg;
+}
+
+int sched_set_latency(struct sched *s, const struct stage_time *stages, uint32_t n,
+                      const struct stage_link *link, struct err *e)
+{
+    return s->pace ? pace_set_latency(s->pace, stages, n, link, e) : 0;
+}
+
+void sched_note_times(struct sched *s, uint64_t seq, const double *seconds, uint32_t n)
+{
+    if (s->pace)
+        pace_note_times(s->pace, seq, seconds, n);
+}
+
+int sched_next_warning(struct sched *s, struct err *out)
+{
+    if (!s->pace || !s->pace->warn_due)
+        return 0;
+    s->pace->warn_due = false;
+    pace_warning(s->pace, out);
+    return 1;
 }

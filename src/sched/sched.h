@@ -23,6 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "sched/stage_time.h"
 #include "wire/sampling.h"
 
 struct err;
@@ -31,6 +32,32 @@ struct sched;
 typedef uint64_t sched_id; /* never 0, never reused in a process */
 
 #define SPEC_MAX_TOKENS 8 /* drafts that one step verifies of one request */
+
+/* How prompts are cut into chunks where a pipeline computes them (docs/chunk-planning.md). */
+enum sched_chunk_policy {
+    SCHED_CHUNK_OFF,        /* as many tokens as a step may have; nothing is measured */
+    SCHED_CHUNK_STATIC,     /* the same, measured */
+    SCHED_CHUNK_OPTIMAL,    /* planned for each prompt, so that no stage waits */
+    SCHED_CHUNK_EQUAL_TIME, /* chunks that take as long as the first one: the reference's way */
+};
+
+/* All zeros: off. */
+struct sched_chunks {
+    enum sched_chunk_policy policy;
+    uint32_t n_stages;  /* pipeline stages; at least 2 unless off */
+    double smooth;      /* share of the prediction in a chunk's size, the rest is the step's token
+                         * budget; above 0, 1 at most */
+    uint32_t min_chunk; /* tokens; 0: chosen (from the model for OPTIMAL, 4096 for EQUAL_TIME) */
+    bool timing;        /* measured steps correct the model */
+    uint32_t max_fit;   /* EQUAL_TIME: steps after which the model is left as it is; above 5 */
+};
+
+/* Short prompts go before long ones in the queue. All zeros: off. */
+struct sched_short_first {
+    bool enabled;
+    uint32_t threshold;   /* most prompt tokens of a short one */
+    double long_max_wait; /* seconds after which the oldest long one goes first; 0: never */
+};
 
 struct sched_config {
     uint32_t block_tokens;           /* multiple of 16 */
@@ -44,7 +71,9 @@ struct sched_config {
     uint32_t n_draft_tokens;         /* 0: off; else most drafts a step verifies of a request */
     bool chunked_prefill;            /* false: a prompt is computed in one step or waits */
     bool prefix_caching;
-    bool priority; /* scheduling by request priority instead of arrival order */
+    bool priority;              /* scheduling by request priority instead of arrival order */
+    struct sched_chunks chunks; /* needs chunked_prefill */
+    struct sched_short_first short_first; /* not with priority */
 };
 
 /* Which side of a transfer a request is on. */
@@ -73,6 +102,16 @@ struct sched_request {
      * log-probabilities are wanted, which are to be computed here, or min_tokens is set. */
     bool has_first;
     int32_t first;
+    /* The last n_output of the prompt are output tokens that were told elsewhere: what is generated here goes
+     * on behind them, and max_tokens counts them (but for PRODUCE, which generates one in any case).
+     * Less than n_prompt. */
+    uint32_t n_output;
+    /* CONSUME: where another request needs its blocks it ends with FINISH_RECOMPUTE, to go on elsewhere,
+     * and is not computed again here. */
+    bool give_back;
+    /* PRODUCE: its blocks are read while it is computed: it never gives way to another request. As it has
+     * room for its whole prompt when it leaves the queue, it needs no more to come to its end. */
+    bool pinned;
     void *user; /* the caller's; comes back in events */
 };
 
@@ -191,6 +230,47 @@ struct sched_event {
 /* 1 and *out, or 0. */
 int sched_next_event(struct sched *s, struct sched_event *out);
 
+/* Chunk planning. The model of the stages, as a start-up profile has fitted it or as it was kept from
+ * another day: one for each stage, milliseconds and tokens (stage_time.h). link may be NULL: passing on
+ * takes no time. ERR_INVAL with a sentence, and nothing changed, if n is not the number of stages or
+ * a value is not within 0 to STAGE_TIME_MOST, or a chunk would take no time. Nothing to do for
+ * policies that predict nothing. */
+int sched_set_latency(struct sched *s, const struct stage_time *stages, uint32_t n,
+                      const struct stage_link *link, struct err *e);
+/* What the step with this seq took on each stage, in seconds; before or after its commit, in any order.
+ * Steps that are long over are forgotten: then nothing happens. */
+void sched_note_times(struct sched *s, uint64_t seq, const double *seconds, uint32_t n);
+/* A sentence for the log, told once; 0 if there is none. */
+int sched_next_warning(struct sched *s, struct err *out);
+
+enum sched_chunk_mode {
+    SCHED_MODE_OFF,
+    SCHED_MODE_STATIC,     /* as asked */
+    SCHED_MODE_FALLBACK,   /* no prediction can be used: fixed chunks */
+    SCHED_MODE_EQUAL_TIME, /* as asked */
+    SCHED_MODE_PLANNED,    /* the plan of one prompt alone, or steps shared by time */
+};
+const char *sched_chunk_mode_name(enum sched_chunk_mode m); /* "off", "static", ... */
+
+/* What is to be shown of chunk planning. Times in milliseconds, of the slowest stage. */
+struct sched_chunk_stats {
+    enum sched_chunk_mode mode;
+    struct stage_time fit; /* of the slowest stage; zeros without a model */
+    double load;           /* factor on it that a busy machine makes; 1 */
+    double
+        fit_error;  /* mean relative error of the last steps, of the stage furthest off; 1 before */
+    uint64_t plans; /* prompts that a plan was made for */
+    uint64_t fixed; /* of these, those for which fixed chunks were as good */
+    uint32_t
+        plan_chunks; /* the last plan: how many, the first and the last one, its time, and what */
+    uint32_t plan_first, plan_last; /* no plan can be faster than */
+    double plan_ms, bound_ms;
+    double target_ms;                         /* of the last step that was shared by time */
+    uint64_t n_measured;                      /* steps with prompt tokens whose times came */
+    double predicted_ms, measured_ms;         /* of the last of them */
+    double predicted_sum_ms, measured_sum_ms; /* of all of them that were predicted */
+};
+
 struct sched_stats {
     uint32_t n_waiting;    /* WAIT */
     uint32_t n_waiting_kv; /* PULL and READY */
@@ -199,9 +279,11 @@ struct sched_stats {
     uint32_t blocks_total,
         blocks_used; /* used: referenced by a request (cached only is not used) */
     uint64_t preemptions;
+    uint64_t given_back;                  /* requests that ended with FINISH_RECOMPUTE */
     uint64_t prefix_queries, prefix_hits; /* tokens, first admissions only */
     uint64_t external_queries, external_hits;
     uint64_t prompt_tokens, generation_tokens;
+    struct sched_chunk_stats chunks;
 };
 void sched_stats(const struct sched *s, struct sched_stats *out);
 

@@ -18,6 +18,9 @@ struct stage_time {
     double w;     /* 0: none */
 };
 
+/* No coefficient is larger: sums of products of what is taken from outside stay far from overflow. */
+#define STAGE_TIME_MOST 1e12
+
 /* Passing a chunk on to the next stage; it occupies neither. */
 struct stage_link {
     double ms, ms_per_token;

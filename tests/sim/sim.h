@@ -12,6 +12,7 @@
 #define SIM_MAX_PROMPT   200u
 #define SIM_MAX_OUT      160u
 #define SIM_MAX_INFLIGHT 4u
+#define SIM_MAX_STAGES   4u
 #define SIM_NEVER        UINT32_MAX
 
 /* One request, as its client and its transfer see it. */

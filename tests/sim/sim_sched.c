@@ -10,6 +10,38 @@
 #define MAX_LIVE  24u /* requests in the scheduler at a time */
 #define MAX_TICKS (1u << 20)
 
+/* Chunk policies, with models that fit the made-up times and with others. */
+static void make_chunks(struct sim *m, struct sched_config *c)
+{
+    if (!c->chunked_prefill || chance(m, 40))
+        return;
+    c->chunks =
+        (struct sched_chunks){ .policy = (enum sched_chunk_policy)rnd(m, 4),
+                               .n_stages = 2 + rnd(m, SIM_MAX_STAGES - 1),
+                               .smooth = (1 + rnd(m, 10)) / 10.0,
+                               .min_chunk = chance(m, 50) ? 1 + rnd(m, c->max_batched_tokens) : 0,
+                               .timing = chance(m, 80),
+                               .max_fit = 6 + rnd(m, 30) };
+    c->short_first = (struct sched_short_first){ .enabled = !c->priority && chance(m, 50),
+                                                 .threshold = rnd(m, 100),
+                                                 .long_max_wait = rnd(m, 3) * 20 };
+}
+
+static void tell_model(struct sim *m)
+{
+    struct stage_time f[SIM_MAX_STAGES];
+    bool wild = chance(m, 20);
+
+    for (uint32_t i = 0; i < m->cfg.chunks.n_stages; i++)
+        f[i] = (struct stage_time){ .a = rnd(m, 100) * 1e-5,
+                                    .b = wild ? rnd(m, 1000) : 0.1,
+                                    .g = rnd(m, 10) * 1e-3,
+                                    .c = wild ? rnd(m, 100000) : 1 + rnd(m, 5),
+                                    .kappa = 0.5 + rnd(m, 5) * 0.125,
+                                    .w = chance(m, 20) ? rnd(m, 10) : 0 };
+    CHECK(m, sched_set_latency(m->s, f, m->cfg.chunks.n_stages, NULL, NULL) == 0 || wild);
+}
+
 static void make_config(struct sim *m)
 {
     struct sched_config *c = &m->cfg;
@@ -24,6 +56,7 @@ static void make_config(struct sim *m)
                                 .chunked_prefill = chance(m, 80),
                                 .prefix_caching = chance(m, 75),
                                 .priority = chance(m, 25) };
+    make_chunks(m, c);
     c->n_draft_tokens = chance(m, 60) ? 1 + rnd(m, SPEC_MAX_TOKENS) : 0;
     m->good_drafts = rnd(m, 101);
     m->most_prompt = chance(m, 50) ? 40 : SIM_MAX_PROMPT;
@@ -55,10 +88,10 @@ static void check_books(struct sim *m)
     CHECK(m, st.n_running <= m->cfg.max_seqs);
 }
 
-/* Something is in flight, on its way, held, or there is nothing to do: else it is stuck. */
+/* Something is in flight, on its way, held or to be told, or there is nothing to do: else it is stuck. */
 static void check_progress(struct sim *m)
 {
-    bool moving = m->n_out > 0 || m->n_live == 0 || m->s->n_orders > 0;
+    bool moving = m->n_out > 0 || m->n_live == 0 || m->s->n_orders > 0 || m->s->event_head;
 
     for (uint32_t i = 0; i < m->n_added && !moving; i++)
         moving = m->job[i].live && (m->job[i].pulling || m->job[i].held);
@@ -89,6 +122,8 @@ static void run_seed(uint64_t seed, uint32_t n_jobs, struct totals *total)
         abort();
     fake_init(&m.kv, m.cfg.n_blocks, m.cfg.block_tokens);
     CHECK(&m, sched_create(&m.s, &m.cfg, NULL) == 0);
+    if (m.cfg.chunks.policy && chance(&m, 60))
+        tell_model(&m);
     for (; m.n_gone < n_jobs; m.tick++) {
         while (m.n_added < n_jobs && m.n_live < MAX_LIVE && chance(&m, 40))
             sim_add_job(&m);

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <string.h>
 
 #include "sim.h"
@@ -122,6 +123,21 @@ static void note_prompt_logprobs(struct sim *m, const struct plan *p)
     }
 }
 
+/* Times of a step, some lost, some absurd. */
+static void tell_times(struct sim *m, const struct plan *p)
+{
+    static const double absurd[] = { 0, -1, NAN, INFINITY, 1e300, 1e-300 };
+    double seconds[SIM_MAX_STAGES];
+    uint32_t n = m->cfg.chunks.n_stages;
+
+    if (n == 0 || chance(m, 10))
+        return;
+    for (uint32_t i = 0; i < n; i++)
+        seconds[i] = chance(m, 3) ? absurd[rnd(m, 6)]
+                                  : (2 + p->n_tokens * 0.1) * (0.9 + rnd(m, 20) * 0.01) / 1e3;
+    sched_note_times(m->s, p->seq, seconds, chance(m, 98) ? n : n - 1);
+}
+
 static void commit_oldest(struct sim *m)
 {
     struct out *o = &m->out[0];
@@ -133,6 +149,7 @@ static void commit_oldest(struct sim *m)
         note_prompt_logprobs(m, o->plan);
     m->total->failed_steps += o->failed;
     r = (struct step_result){ .seq = o->plan->seq, .choice = o->choice, .failed = o->failed };
+    tell_times(m, o->plan);
     sched_commit(m->s, &r, m->tick);
     free(o->choice);
     memmove(m->out, m->out + 1, --m->n_out * sizeof *m->out);

@@ -86,7 +86,10 @@ int rig_try(struct rig *g, struct ask a, sched_id *out, struct err *e)
                                .role = a.role,
                                .hit_multiple = a.hit_multiple,
                                .has_first = a.first_out != 0,
-                               .first = a.first_out };
+                               .first = a.first_out,
+                               .n_output = a.n_output,
+                               .give_back = a.give_back,
+                               .pinned = a.pinned };
 
     assert_true(a.n <= 1024);
     for (uint32_t i = 0; i < a.n; i++)
@@ -107,6 +110,7 @@ sched_id rig_add(struct rig *g, struct ask a)
     sched_id id = 0;
 
     assert_int_equal(rig_try(g, a, &id, NULL), 0);
+    g->told[id].n_tokens = a.n_output;
     return id;
 }
 

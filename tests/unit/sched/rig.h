@@ -46,6 +46,8 @@ struct ask {
     enum sched_role role;
     uint32_t hit_multiple;
     int32_t first_out; /* the prefill's token; 0: not told */
+    uint32_t n_output; /* of the n: told elsewhere before */
+    bool give_back, pinned;
 };
 
 /* Blocks of 16, 64 of them; context 512, 64 tokens a step, 8 requests, 1 plan; chunks, cache. */

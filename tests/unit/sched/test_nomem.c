@@ -51,6 +51,7 @@ static void creating_fails_whole(void **state)
     int st = ERR_NOMEM;
 
     (void)state;
+    c.chunks = (struct sched_chunks){ SCHED_CHUNK_OPTIMAL, 2, 1, 0, true, 30 };
     c.max_inflight = 2;
     for (; st < 0; i++) {
         n_left = i;

@@ -67,6 +67,33 @@ static void the_younger_yields_and_resumes(void **state)
     rig_close(&g);
 }
 
+/* A younger one whose blocks are read while it is computed: the older waits until they are free. */
+static void one_that_is_pinned_does_not_yield(void **state)
+{
+    struct sched_config c = small_pool(11);
+    struct rig g;
+    sched_id old, young;
+
+    (void)state;
+    c.prefix_caching = false;
+    c.max_batched_tokens = 3;
+    rig_open(&g, &c);
+    old = rig_add(&g, (struct ask){ .n = 16, .max_tokens = 60 });
+    while (rig_told(&g, old)->n_tokens == 0)
+        rig_once(&g);
+    young = rig_add(&g,
+                    (struct ask){ .n = 128, .first = 100, .role = SCHED_PRODUCE, .pinned = true });
+    rig_run(&g, RIG_TOKEN);
+    assert_string_equal(rig_state(&g, young), "HELD");
+    assert_string_equal(rig_state(&g, old), "RUN");
+    assert_int_equal(rig_told(&g, old)->n_tokens, 33); /* its fourth block was the younger one's */
+    assert_int_equal(rig_stats(&g).preemptions, 0);
+    assert_int_equal(sched_release(g.s, young, 0), 0);
+    rig_run(&g, RIG_TOKEN);
+    assert_int_equal(rig_told(&g, old)->n_tokens, 60);
+    rig_close(&g);
+}
+
 /* With priorities it is the least urgent that yields, not the youngest. */
 static void the_less_urgent_yields(void **state)
 {
@@ -190,6 +217,7 @@ int main(void)
         cmocka_unit_test(a_newcomer_leaves_room_for_those_who_run),
         cmocka_unit_test(what_cannot_grow_any_more_needs_no_room),
         cmocka_unit_test(nobody_in_flight_is_preempted),
+        cmocka_unit_test(one_that_is_pinned_does_not_yield),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
