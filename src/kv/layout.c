@@ -1,5 +1,31 @@
 #include "kv/layout.h"
 
+uint32_t kv_layout_main_layers(const struct kv_layout *l)
+{
+    return l->n_draft < l->n_layers ? l->n_layers - l->n_draft : 0;
+}
+
+uint32_t kv_layout_all_layers(const struct kv_layout *l)
+{
+    return l->all_layers ? l->all_layers : l->first_layer + kv_layout_main_layers(l);
+}
+
+uint32_t kv_layout_all_heads(const struct kv_layout *l)
+{
+    return l->all_heads ? l->all_heads : l->first_head + l->kv_heads;
+}
+
+bool kv_layout_is_sound(const struct kv_layout *l)
+{
+    uint64_t layers = kv_layout_all_layers(l), main = kv_layout_main_layers(l);
+
+    if (main == 0 || l->kv_heads == 0 || l->n_draft > KV_LAYOUT_MAX_DRAFT)
+        return false;
+    if (l->first_layer + main > layers || (l->n_draft && l->first_layer + main != layers))
+        return false;
+    return (uint64_t)l->first_head + l->kv_heads <= kv_layout_all_heads(l);
+}
+
 uint64_t kv_layout_head_bytes(const struct kv_layout *l)
 {
     return (uint64_t)l->block_tokens * l->head_dim * l->elem_bytes;

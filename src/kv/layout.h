@@ -15,6 +15,7 @@
 #ifndef SLUICE_KV_LAYOUT_H
 #define SLUICE_KV_LAYOUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,13 +28,24 @@ struct kv_layout {
     uint32_t first_layer; /* global index of its first layer */
     uint32_t
         n_draft; /* of n_layers, the last ones: only drafts read them (multi-token prediction) */
-    uint32_t planes; /* of a layer: 2 (K and V), or 1 (latents) */
-    uint32_t kv_heads;
+    uint32_t planes;     /* of a layer: 2 (K and V), or 1 (latents) */
+    uint32_t kv_heads;   /* of this rank */
+    uint32_t first_head; /* global index of its first KV head; with latents 0 */
+    /* Of the whole model: what ranks of other instances are matched by. Drafts are numbered from
+     * all_layers on. 0: this rank has all of them from its first on. */
+    uint32_t all_layers, all_heads;
     uint32_t head_dim;
     uint32_t elem_bytes; /* 4: float32, 2: float16 */
     uint32_t block_tokens;
     uint32_t n_blocks;
 };
+
+/* The numbers above, where they are 0 what that stands for. */
+uint32_t kv_layout_all_layers(const struct kv_layout *l);
+uint32_t kv_layout_all_heads(const struct kv_layout *l);
+uint32_t kv_layout_main_layers(const struct kv_layout *l); /* of n_layers, without drafts */
+/* Whether the parts lie inside the whole: layers, drafts, heads. For what a peer says. */
+bool kv_layout_is_sound(const struct kv_layout *l);
 
 uint64_t kv_layout_head_bytes(const struct kv_layout *l);
 uint64_t kv_layout_block_bytes(const struct kv_layout *l); /* one block of one plane */

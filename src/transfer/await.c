@@ -136,7 +136,7 @@ int await_ask(struct await_table *t, const char *id, const unsigned char *prompt
         return st;
     if (a->failed)
         return ERR_NOTFOUND;
-    if (a->coming && memcmp(a->prompt, prompt, sizeof a->prompt) != 0)
+    if (a->coming && !await_same_prompt(a->prompt, prompt))
         return ERR_MISMATCH;
     a->given_up = false;
     if (!a->coming)

@@ -40,8 +40,8 @@ const struct await *await_find(const struct await_table *t, const char *id); /* 
 
 /* ERR_INVAL (name empty or too long), ERR_EXISTS (coming already), ERR_LIMIT, ERR_NOMEM. */
 int await_expect(struct await_table *t, const char *id, const unsigned char *prompt);
-/* 0: wait, at most until the deadline unless it is coming. ERR_NOTFOUND: it failed. ERR_MISMATCH: it is
- * coming, but is another prompt's. ERR_INVAL, ERR_LIMIT, ERR_NOMEM. */
+/* prompt: all zero for any. 0: wait, at most until the deadline unless it is coming. ERR_NOTFOUND: it
+ * failed. ERR_MISMATCH: it is coming, but is another prompt's. ERR_INVAL, ERR_LIMIT, ERR_NOMEM. */
 int await_ask(struct await_table *t, const char *id, const unsigned char *prompt, double deadline);
 /* What there is no memory for is not remembered: then who asks waits until its deadline. */
 void await_drop(struct await_table *t, const char *id, double deadline);

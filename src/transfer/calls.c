@@ -22,18 +22,35 @@ static void name_lease(struct transfer *t, struct lease *l)
         lease_end(l, LEASE_ABORTED);
 }
 
-int transfer_hold(struct transfer *t, const char *id, const uint32_t *blocks, uint32_t n_blocks,
-                  uint32_t n_tokens, uint64_t user)
+static int check_hold(const struct transfer *t, const uint32_t *blocks, uint32_t n_blocks,
+                      uint32_t n_tokens)
 {
     const struct kv_layout *l = &t->opt.layout;
-    int st;
 
     if (!t->opt.produce || n_tokens > (uint64_t)n_blocks * l->block_tokens)
         return ERR_INVAL;
     for (uint32_t i = 0; i < n_blocks; i++)
         if (blocks[i] >= l->n_blocks)
             return ERR_RANGE;
+    return 0;
+}
+
+int transfer_hold(struct transfer *t, const char *id, const uint32_t *blocks, uint32_t n_blocks,
+                  uint32_t n_tokens, uint64_t user)
+{
+    struct lease *grown;
+    int st = check_hold(t, blocks, n_blocks, n_tokens);
+
+    if (st < 0)
+        return st;
     pthread_mutex_lock(&t->lock);
+    if ((grown = lease_find_growing(&t->leases, id))) {
+        grown->user = user;
+        lease_complete(grown, clock_now() + t->opt.lease_seconds);
+        pthread_mutex_unlock(&t->lock);
+        link_wake(t->link);
+        return 0;
+    }
     st = lease_add(&t->leases, id, blocks, n_blocks, n_tokens, user,
                    clock_now() + t->opt.lease_seconds);
     if (st == 0) {
@@ -45,6 +62,58 @@ int transfer_hold(struct transfer *t, const char *id, const uint32_t *blocks, ui
     if (st == 0)
         link_wake(t->link); /* its deadline may be the next */
     return st;
+}
+
+int transfer_grow(struct transfer *t, const char *id, const uint32_t *blocks, uint32_t n_blocks,
+                  uint32_t n_tokens, uint32_t done, uint64_t user)
+{
+    int st = check_hold(t, blocks, n_blocks, n_tokens);
+
+    if (st < 0)
+        return st;
+    pthread_mutex_lock(&t->lock);
+    st = lease_grow(&t->leases, id, blocks, n_blocks, n_tokens, user, t->opt.layout.n_layers, done);
+    if (st == 0) {
+        name_lease(t, lease_find_growing(&t->leases, id));
+        t->stats.leases_total++;
+    }
+    t->stats.leases = t->leases.n;
+    pthread_mutex_unlock(&t->lock);
+    if (st == 0)
+        link_wake(t->link); /* who waits for it can be served */
+    return st;
+}
+
+int transfer_grown(struct transfer *t, const char *id, uint32_t layer, uint32_t n_tokens)
+{
+    struct lease *l;
+    bool is_read = false;
+
+    pthread_mutex_lock(&t->lock);
+    l = lease_find_growing(&t->leases, id);
+    if (l) {
+        lease_grown(l, layer, n_tokens);
+        is_read = l->readers > 0;
+    }
+    pthread_mutex_unlock(&t->lock);
+    if (is_read)
+        link_wake(t->link);
+    return l ? 0 : ERR_NOTFOUND;
+}
+
+void transfer_stop_growing(struct transfer *t, const char *id)
+{
+    struct lease *l;
+
+    pthread_mutex_lock(&t->lock);
+    l = lease_find_growing(&t->leases, id);
+    if (l) {
+        lease_end(l, LEASE_ABORTED);
+        lease_complete(l, 0);
+    }
+    pthread_mutex_unlock(&t->lock);
+    if (l)
+        link_wake(t->link);
 }
 
 int transfer_expect(struct transfer *t, const char *id,
@@ -201,11 +270,24 @@ int transfer_pull(struct transfer *t, const struct transfer_source *src, const u
     j->first = first;
     j->n_tokens = n_tokens;
     j->src_tokens = src->block_tokens;
+    j->keep = src->keep;
     if ((st = copy_blocks(&j->src, &j->n_src, src->blocks, src->n_blocks)) < 0 ||
         (st = copy_blocks(&j->dst, &j->n_dst, dst, n_dst)) < 0) {
         job_free(j);
         return st;
     }
+    return post(t, j);
+}
+
+int transfer_done(struct transfer *t, const struct transfer_source *src, uint64_t user)
+{
+    struct job *j;
+    int st = make_job(&j, JOB_PULL, src);
+
+    if (st < 0)
+        return st;
+    j->user = user;
+    j->fetched = true;
     return post(t, j);
 }
 

@@ -150,7 +150,7 @@ static void give_up(struct conn *c, int status, const char *text)
 
     err_set(&e, status, "KV producer %s: %s", link_peer_name(c->link), text);
     log_warning("%s", e.text);
-    if (status == ERR_MISMATCH || status == ERR_AUTH)
+    if ((status == ERR_MISMATCH || status == ERR_AUTH) && c->peer.rank == 0)
         note_mismatch(c, e.text);
     transfer_count(c->t, &c->t->stats.refused, 1);
     if (c->parting)
@@ -212,13 +212,11 @@ static void note_draft_layers(const struct conn *c)
             c->incoming ? "consumer" : "producer", c->peer.engine_id, peer, own);
 }
 
-static void become_ready(struct conn *c, const struct message_ready *ready)
+static void become_ready(struct conn *c)
 {
     c->state = CONN_READY;
-    if (!c->incoming) {
-        map_pool(c, &ready->key);
+    if (!c->incoming && c->peer.rank == 0)
         note_match(c);
-    }
     log_debug("KV transfer: %s %s is '%s', %s", c->incoming ? "consumer" : "producer",
               link_peer_name(c->link), c->peer.engine_id,
               c->pool ? "read in place" : "data is sent");
@@ -227,6 +225,70 @@ static void become_ready(struct conn *c, const struct message_ready *ready)
         send_identity(c, MESSAGE_READY);
     else
         pull_conn_ready(c);
+}
+
+/* Every rank of the producer is known: do they hold what this rank needs? */
+static void check_ranks(struct conn *c)
+{
+    struct rank_part *parts = malloc(c->n_ranks * sizeof *parts);
+    struct err e = { "out of memory" };
+    uint32_t n;
+    int st = parts ? ranks_plan(parts, &n, c->ranks, &c->peer.shape, &c->t->opt.layout, 0, &e)
+                   : ERR_NOMEM;
+
+    free(parts);
+    if (st == 0) {
+        become_ready(c);
+        return;
+    }
+    pull_conn_refused(c);
+    give_up(c, st, e.text);
+}
+
+static void take_rank(struct conn *c, const struct message_rank *m)
+{
+    struct err e;
+
+    if (m->rank != c->n_known) {
+        conn_violation(c, "RANK out of order");
+    } else if (rank_check(&m->is, m->rank, &c->peer.layout, &e) < 0) {
+        give_up(c, ERR_MISMATCH, e.text);
+    } else {
+        c->ranks[c->n_known++] = m->is;
+        if (c->n_known == c->n_ranks)
+            check_ranks(c);
+    }
+}
+
+/* The producer's rank 0 is asked what the others hold. Of the only one it is known. */
+static void begin_map(struct conn *c)
+{
+    const struct kv_layout *l = &c->peer.layout;
+
+    c->n_ranks = shape_ranks(&c->peer.shape);
+    c->ranks = calloc(c->n_ranks, sizeof *c->ranks);
+    c->state = CONN_MAPPING;
+    if (!c->ranks) {
+        conn_fail(c, ERR_NOMEM, "out of memory");
+    } else if (c->n_ranks > 1) {
+        conn_send_id(c, MESSAGE_MAP, 0);
+    } else {
+        c->ranks[0].first_layer = l->first_layer;
+        c->ranks[0].n_layers = l->n_layers;
+        c->ranks[0].first_head = l->first_head;
+        c->ranks[0].n_heads = l->kv_heads;
+        check_ranks(c);
+    }
+}
+
+static void matched(struct conn *c, const struct message_ready *ready)
+{
+    if (!c->incoming)
+        map_pool(c, &ready->key);
+    if (!c->incoming && c->peer.rank == 0)
+        begin_map(c);
+    else
+        become_ready(c);
 }
 
 static void prove(struct conn *c, const struct message_ready *ready)
@@ -242,7 +304,7 @@ static void prove(struct conn *c, const struct message_ready *ready)
         st = handshake_compare(&ready->identity, own, &e);
     c->peer = ready->identity;
     if (st == 0)
-        become_ready(c, ready);
+        matched(c, ready);
     else if (c->incoming)
         refuse(c, st, e.text);
     else
@@ -278,6 +340,8 @@ static void on_handshake(struct conn *c, const struct message *m)
         greet(c, &m->u.hello);
     else if (c->state == CONN_PROVING && m->kind == identity)
         prove(c, &m->u.ready);
+    else if (c->state == CONN_MAPPING && m->kind == MESSAGE_RANK)
+        take_rank(c, &m->u.rank);
     else
         conn_violation(c, message_name(m->kind));
 }
@@ -327,6 +391,7 @@ static void on_closed(void *arg, struct link_peer *peer, int why)
     serve_conn_lost(c);
     pull_conn_lost(c, why < 0 ? why : ERR_CLOSED, c->why.text);
     region_close(c->pool, c->pool_bytes);
+    free(c->ranks);
     free(c);
 }
 

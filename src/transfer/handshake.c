@@ -81,6 +81,50 @@ static int differ(struct err *e, const char *what, uint32_t p, uint32_t c)
     return err_set(e, ERR_MISMATCH, "%s: %u at the producer, %u at the consumer", what, p, c);
 }
 
+/* What one side's configuration says of the other, against what that is. */
+static int expected(struct err *e, const char *who, const char *what, uint32_t said, uint32_t is)
+{
+    if (said == 0 || said == (is ? is : 1))
+        return 0;
+    return err_set(e, ERR_MISMATCH,
+                   "%s size: the configuration of the %s says %u, the other side has %u", what, who,
+                   said, is ? is : 1);
+}
+
+static int shapes_are_as_said(const struct identity *p, const struct identity *c, struct err *e)
+{
+    const struct transfer_shape *ps = &c->producers, *cs = &p->consumers;
+    int st;
+
+    if ((st = expected(e, "consumer", "pipeline-parallel", ps->pp, p->shape.pp)) < 0 ||
+        (st = expected(e, "consumer", "tensor-parallel", ps->tp, p->shape.tp)) < 0 ||
+        (st = expected(e, "consumer", "data-parallel", ps->dp, p->shape.dp)) < 0 ||
+        (st = expected(e, "producer", "pipeline-parallel", cs->pp, c->shape.pp)) < 0 ||
+        (st = expected(e, "producer", "tensor-parallel", cs->tp, c->shape.tp)) < 0)
+        return st;
+    return expected(e, "producer", "data-parallel", cs->dp, c->shape.dp);
+}
+
+/* Whether the numbers can be a rank's at all. */
+static int is_sound(const struct identity *id, struct err *e)
+{
+    const struct kv_layout *l = &id->layout;
+    uint64_t pp = id->shape.pp ? id->shape.pp : 1, tp = id->shape.tp ? id->shape.tp : 1;
+
+    if (!kv_layout_is_sound(l))
+        return err_set(e, ERR_MISMATCH,
+                       "'%s': %u layers from %u on, %u of them for drafts, and %u KV heads from %u "
+                       "on are no part of a model of %u layers and %u KV heads",
+                       id->engine_id, l->n_layers, l->first_layer, l->n_draft, l->kv_heads,
+                       l->first_head, kv_layout_all_layers(l), kv_layout_all_heads(l));
+    if (pp > TRANSFER_RANKS_MAX || tp > TRANSFER_RANKS_MAX || pp * tp > TRANSFER_RANKS_MAX ||
+        id->rank >= pp * tp)
+        return err_set(e, ERR_MISMATCH, "'%s': rank %u of %llu x %llu; at most %d ranks",
+                       id->engine_id, id->rank, (unsigned long long)pp, (unsigned long long)tp,
+                       TRANSFER_RANKS_MAX);
+    return 0;
+}
+
 static int blocks_fit(uint32_t p, uint32_t c, struct err *e)
 {
     if (p > 0 && c > 0 && p % KV_LAYOUT_GROUP == 0 && c % KV_LAYOUT_GROUP == 0 &&
@@ -92,36 +136,25 @@ static int blocks_fit(uint32_t p, uint32_t c, struct err *e)
                    p, c);
 }
 
-/* Layers that every token needs. A layout that says nonsense has none, and so fits nobody. */
-static uint32_t main_layers(const struct kv_layout *l)
-{
-    return l->n_draft <= KV_LAYOUT_MAX_DRAFT && l->n_draft < l->n_layers ? l->n_layers - l->n_draft
-                                                                         : 0;
-}
-
 int handshake_compare(const struct identity *p, const struct identity *c, struct err *e)
 {
     const struct kv_layout *pl = &p->layout, *cl = &c->layout;
     int st;
 
-    if ((st = differ_text(e, "model fingerprint", p->fingerprint, c->fingerprint)) < 0 ||
+    if ((st = is_sound(p, e)) < 0 || (st = is_sound(c, e)) < 0 ||
+        (st = differ_text(e, "model fingerprint", p->fingerprint, c->fingerprint)) < 0 ||
         (st = differ_text(e, "KV dtype", p->kv_dtype, c->kv_dtype)) < 0 ||
-        (st = differ(e, "first layer", pl->first_layer, cl->first_layer)) < 0 ||
-        (st = differ(e, "number of layers", main_layers(pl), main_layers(cl))) < 0 ||
+        (st = differ(e, "number of layers", kv_layout_all_layers(pl), kv_layout_all_layers(cl))) <
+            0 ||
         (st = differ(e, "KV planes of a layer", pl->planes, cl->planes)) < 0 ||
-        (st = differ(e, "number of KV heads", pl->kv_heads, cl->kv_heads)) < 0 ||
+        (st = differ(e, "number of KV heads", kv_layout_all_heads(pl), kv_layout_all_heads(cl))) <
+            0 ||
         (st = differ(e, "head dimension", pl->head_dim, cl->head_dim)) < 0 ||
         (st = differ(e, "bytes of a KV element", pl->elem_bytes, cl->elem_bytes)) < 0 ||
-        (st = blocks_fit(pl->block_tokens, cl->block_tokens, e)) < 0)
+        (st = blocks_fit(pl->block_tokens, cl->block_tokens, e)) < 0 ||
+        (st = shapes_are_as_said(p, c, e)) < 0)
         return st;
     if (!p->produce)
         return err_set(e, ERR_MISMATCH, "'%s' is not a producer: it offers no KV", p->engine_id);
     return 0;
-}
-
-uint32_t handshake_layers(const struct identity *a, const struct identity *b)
-{
-    uint32_t n = a->layout.n_layers, m = b->layout.n_layers;
-
-    return n < m ? n : m;
 }

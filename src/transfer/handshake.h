@@ -33,7 +33,4 @@ int handshake_verify(const struct handshake *h, enum handshake_role role,
  * both values. */
 int handshake_compare(const struct identity *producer, const struct identity *consumer,
                       struct err *e);
-/* Layers that both sides have, of identities that match: the drafts' own may be on one side only. */
-uint32_t handshake_layers(const struct identity *a, const struct identity *b);
-
 #endif

@@ -4,7 +4,8 @@
  * conn.c       connections: handshake, dispatch of messages
  * serve.c      producer: reads in progress, one for each PULL granted
  * wait.c       producer: pulls by name whose lease is still to come
- * pull.c       consumer: jobs, one for each transfer_pull, _release_remote, _probe
+ * pull.c       consumer: jobs, one for each transfer_pull, _release_remote, _probe, and each part of a pull
+ * parts.c      consumer: a pull as parts, one for each rank of the producer that has some of it
  * receive.c    consumer: what a producer grants and sends
  * notes.c      consumer: which producers match, and which do not
  * calls.c      the functions of transfer.h that other threads call, into the mailbox and the leases
@@ -25,25 +26,29 @@
 #include "transfer/lease.h"
 #include "transfer/message.h"
 #include "transfer/plan.h"
+#include "transfer/ranks.h"
 #include "transfer/transfer.h"
 
-#define TRANSFER_HOST_MAX    256
-#define TRANSFER_JOBS_MAX    4096         /* pulls, releases and probes at a time */
-#define TRANSFER_READS_MAX   4096         /* pulls served at a time, and pulls that wait */
-#define TRANSFER_NOTES_MAX   64           /* producers whose match is remembered */
-#define TRANSFER_TOUCH_MAX   (2ull << 30) /* bytes of a pool whose pages are all taken at the start */
-#define TRANSFER_SENT_BYTES  (512u << 10) /* of a DATA, unless one piece is larger */
-#define TRANSFER_READ_BYTES  (2u << 20)   /* that one DATA lets a consumer read in place */
-#define TRANSFER_CREDITS     4            /* DATA on their way for one pull */
-#define TRANSFER_CREDITS_MAX 64           /* that a producer grants */
-#define TRANSFER_SPARE_MAX   8            /* bulk buffers kept for reuse */
-#define TRANSFER_ROUND       4            /* batches made between two looks at the link */
+#define TRANSFER_HOST_MAX   256
+#define TRANSFER_JOBS_MAX   4096         /* pulls, releases and probes at a time */
+#define TRANSFER_READS_MAX  4096         /* pulls served at a time, and pulls that wait */
+#define TRANSFER_NOTES_MAX  64           /* producers whose match is remembered */
+#define TRANSFER_TOUCH_MAX  (2ull << 30) /* bytes of a pool whose pages are all taken at the start */
+#define TRANSFER_SENT_BYTES (512u << 10) /* of a DATA, unless one piece is larger */
+#define TRANSFER_READ_BYTES (2u << 20)   /* that one DATA lets a consumer read in place */
+#define TRANSFER_GROW_BYTES                                                                        \
+    (128u << 10) /* that one DATA of a lease that grows has: a chunk need not wait for the next */
+#define TRANSFER_CREDITS     4  /* DATA on their way for one pull */
+#define TRANSFER_CREDITS_MAX 64 /* that a producer grants */
+#define TRANSFER_SPARE_MAX   8  /* bulk buffers kept for reuse */
+#define TRANSFER_ROUND       4  /* batches made between two looks at the link */
 
 /* ---- conn.c ---- */
 
 enum conn_state {
     CONN_GREETING, /* HELLO or WELCOME is due */
     CONN_PROVING,  /* PROVE or READY is due */
+    CONN_MAPPING,  /* READY has come, a RANK is due */
     CONN_READY,
     CONN_REFUSED, /* the peer was told why; it may RELEASE leases if it is known, and should close */
 };
@@ -67,6 +72,9 @@ struct conn {
     const void *pool; /* the producer's, mapped; NULL: cannot be read in place */
     uint64_t pool_bytes;
     uint64_t bulk_expected; /* bytes that the jobs on it may receive at once */
+    /* What the ranks of the producer hold, where this is its rank 0; owned. */
+    struct transfer_rank *ranks;
+    uint32_t n_ranks, n_known;
 };
 
 /* The connection to a producer: 1 if there was one, 0 if it was made now. */
@@ -98,9 +106,12 @@ struct reader {
     struct conn *conn;
     struct lease *lease; /* counts as one of its readers */
     struct plan plan;
-    uint64_t serial; /* ours, unique */
-    uint64_t pull;   /* the consumer's name for it */
-    uint64_t next_piece;
+    uint64_t serial;     /* ours, unique */
+    uint64_t pull;       /* the consumer's name for it */
+    uint64_t next_piece; /* all before it are sent */
+    uint64_t *sent; /* a bit for each batch, where the lease grows: they go as they are ready */
+    double note_at; /* while it grows: when the consumer is to hear that it does */
+    double note_seconds;
     uint32_t batch_pieces, credits;
     bool in_place, checksums;
     bool granted; /* GRANT has gone: DATA may not overtake it */
@@ -143,9 +154,11 @@ void wait_finish(struct transfer *t);
 
 /* ---- pull.c ---- */
 
-enum job_kind { JOB_PULL, JOB_CANCEL, JOB_RELEASE, JOB_PROBE };
+enum job_kind { JOB_PULL, JOB_PART, JOB_CANCEL, JOB_RELEASE, JOB_PROBE };
 enum job_state {
+    JOB_NEW,        /* a part that was not started yet */
     JOB_CONNECTING, /* the handshake is not over */
+    JOB_SPLIT,      /* a pull whose parts run */
     JOB_ASKED,      /* PULL sent, GRANT is due */
     JOB_MOVING,     /* DATA comes */
     JOB_FINISHING,  /* DONE sent, its RESULT is due */
@@ -171,12 +184,26 @@ struct job {
     char lease[TRANSFER_ID_MAX];
     bool by_name;
     unsigned char prompt[TRANSFER_PROMPT_BYTES]; /* by name */
-    uint32_t *src, n_src;                        /* the producer's block ids */
-    uint32_t *dst, n_dst;
-    uint32_t src_tokens; /* in a block of the producer */
+    uint32_t *src,
+        n_src; /* the producer's block ids; owned by a pull, and by its parts if by name */
+    uint32_t *dst, n_dst; /* owned by a pull */
+    uint32_t src_tokens;  /* in a block of the producer */
     uint32_t first, n_tokens;
     struct conn *conn;
     bool reused, retried; /* the connection was there before; the job was moved to a new one */
+
+    /* of a pull */
+    bool keep;          /* the lease stays */
+    bool fetched;       /* only DONE is to be said */
+    bool granted;       /* some part was */
+    uint32_t n_left;    /* parts that run */
+    uint32_t end_layer; /* its parts have the layers before this one; the rest is cleared */
+
+    /* of a part */
+    struct job *whole;
+    struct rank_part part;
+    bool is_only; /* its DONE ends the lease */
+    bool waits;   /* the lease may be still to come */
     struct plan from, to;
     bool in_place, checksums;
     uint32_t batch_pieces;
@@ -189,8 +216,15 @@ struct job {
 };
 
 void job_free(struct job *j);
-/* Ends a job with an error; a producer that serves it hears that its blocks are read no more. */
+/* Connects a job that is in the list: it goes on as soon as the connection stands, or fails. */
+void job_start(struct transfer *t, struct job *j);
+/* Ends a job with an error; a producer that serves it hears that its blocks are read no more. With a part
+ * its whole ends, and all other parts: the caller's pointers to jobs are no longer good. */
 void job_fail(struct transfer *t, struct job *j, int status, const char *why);
+/* The only way out of t->jobs. text: why, where status < 0. */
+void job_finish(struct transfer *t, struct job *j, int status, const char *text);
+/* Out of the list and freed, without a word to anybody but the producer that serves it. */
+void job_drop(struct transfer *t, struct job *j);
 /* A DONE or RELEASE of the job's lease. */
 void job_send_lease(struct job *j, enum message_kind kind);
 void pull_take(struct transfer *t, struct job *j, double now); /* from the mailbox; owns j */
@@ -202,6 +236,15 @@ void pull_timers(struct transfer *t, double now);
 double pull_next(const struct transfer *t);
 void pull_finish(struct transfer *t); /* all jobs end: ERR_CANCELED */
 
+/* ---- parts.c ---- */
+
+/* The connection to rank 0 of the producer stands: makes and starts the parts of a pull. */
+void parts_begin(struct transfer *t, struct job *whole);
+/* A part has ended, and is gone. was_done: the lease has ended with it. */
+void parts_ended(struct transfer *t, struct job *whole, bool was_done);
+/* Ends those that are left. */
+void parts_drop(struct transfer *t, struct job *whole);
+
 /* ---- receive.c ---- */
 
 void receive_grant(struct transfer *t, struct job *j, const struct message_grant *g,
@@ -211,7 +254,7 @@ void receive_data(struct transfer *t, struct job *j, const struct message_data *
 
 /* ---- notes.c ---- */
 
-/* What became of a handshake with a producer. */
+/* What became of a handshake with a producer, where that went to its rank 0. */
 struct note {
     char host[TRANSFER_HOST_MAX];
     uint16_t port;
@@ -236,6 +279,8 @@ int calls_recheck(struct transfer *t, const char *host, uint16_t port);
 
 struct transfer {
     struct transfer_options opt; /* its strings are owned */
+    struct transfer_rank *ranks; /* rank 0 of a producer: of all n_ranks; owned */
+    uint32_t n_ranks;
     struct identity identity;
     struct region_key key;
     transfer_event_fn *fn;

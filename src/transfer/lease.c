@@ -17,6 +17,7 @@ void lease_free(struct lease *l)
     if (!l)
         return;
     free(l->blocks);
+    free(l->done);
     free(l);
 }
 
@@ -121,6 +122,47 @@ int lease_add(struct lease_table *t, const char *id, const uint32_t *blocks, uin
     return 0;
 }
 
+int lease_grow(struct lease_table *t, const char *id, const uint32_t *blocks, uint32_t n_blocks,
+               uint32_t n_tokens, uint64_t user, uint32_t n_layers, uint32_t done)
+{
+    uint32_t *by_layer = malloc(n_layers * sizeof *by_layer);
+    struct lease *l;
+    int st = by_layer ? lease_add(t, id, blocks, n_blocks, n_tokens, user, HUGE_VAL) : ERR_NOMEM;
+
+    if (st < 0) {
+        free(by_layer);
+        return st;
+    }
+    l = lookup(t, id);
+    l->growing = true;
+    l->done = by_layer;
+    l->n_layers = n_layers;
+    for (uint32_t i = 0; i < n_layers; i++)
+        by_layer[i] = done;
+    return 0;
+}
+
+struct lease *lease_find_growing(const struct lease_table *t, const char *id)
+{
+    struct lease *l = lookup(t, id);
+
+    return l && l->growing ? l : NULL;
+}
+
+void lease_grown(struct lease *l, uint32_t layer, uint32_t n_tokens)
+{
+    assert(l->growing && layer < l->n_layers);
+    if (l->done[layer] < n_tokens)
+        l->done[layer] = n_tokens;
+}
+
+void lease_complete(struct lease *l, double deadline)
+{
+    assert(l->growing);
+    l->growing = false;
+    l->deadline = deadline;
+}
+
 void lease_read_begin(struct lease *l)
 {
     assert(!l->ending);
@@ -143,14 +185,16 @@ void lease_end(struct lease *l, enum transfer_lease_end how)
 
 void lease_end_all(struct lease_table *t, enum transfer_lease_end how)
 {
-    for (struct lease *l = t->first; l; l = l->next)
+    for (struct lease *l = t->first; l; l = l->next) {
         lease_end(l, how);
+        l->growing = false;
+    }
 }
 
 struct lease *lease_take_ended(struct lease_table *t, double now)
 {
     for (struct lease *l = t->first; l; l = l->next) {
-        if (l->readers > 0)
+        if (l->readers > 0 || l->growing)
             continue;
         if (!l->ending && l->deadline <= now)
             lease_end(l, LEASE_EXPIRED);
@@ -167,7 +211,7 @@ double lease_next(const struct lease_table *t)
     double next = HUGE_VAL;
 
     for (const struct lease *l = t->first; l; l = l->next)
-        if (l->readers == 0)
+        if (l->readers == 0 && !l->growing)
             next = fmin(next, l->ending ? 0 : l->deadline);
     return next;
 }

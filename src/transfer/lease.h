@@ -4,7 +4,12 @@
  *     held --lease_end--> ending --(no reader left)--> taken
  *     held --deadline, no reader--> taken as LEASE_EXPIRED
  *
- * A lease that is being read does not expire: the read itself is bounded by its own timeout. */
+ * A lease that is being read does not expire: the read itself is bounded by its own timeout.
+ *
+ *     growing --lease_grown, layer by layer--> --lease_complete--> held
+ *
+ * A growing lease may be read as far as it has grown. It is not taken out before it is complete, whatever
+ * ends it: its blocks are still being written. */
 #ifndef SLUICE_TRANSFER_LEASE_H
 #define SLUICE_TRANSFER_LEASE_H
 
@@ -26,6 +31,8 @@ struct lease {
     bool named; /* a consumer may ask for it by name, with this digest of the prompt */
     unsigned char prompt[TRANSFER_PROMPT_BYTES];
     uint32_t readers;
+    bool growing;
+    uint32_t *done, n_layers; /* tokens whose KV is there, by layer; owned. NULL: all is there */
     bool ending;
     enum transfer_lease_end how; /* where ending, or taken */
     struct lease *next_in_bucket, *next, *prev;
@@ -43,6 +50,14 @@ void lease_table_finish(struct lease_table *t); /* frees what is left */
 /* ERR_INVAL (name empty or too long, no blocks for the tokens), ERR_EXISTS, ERR_LIMIT, ERR_NOMEM. */
 int lease_add(struct lease_table *t, const char *id, const uint32_t *blocks, uint32_t n_blocks,
               uint32_t n_tokens, uint64_t user, double deadline);
+/* One of which `done` tokens are there in each of n_layers layers. */
+int lease_grow(struct lease_table *t, const char *id, const uint32_t *blocks, uint32_t n_blocks,
+               uint32_t n_tokens, uint64_t user, uint32_t n_layers, uint32_t done);
+/* The growing one of this name, even if it is ending; NULL. */
+struct lease *lease_find_growing(const struct lease_table *t, const char *id);
+void lease_grown(struct lease *l, uint32_t layer, uint32_t n_tokens);
+/* All is there, or nothing more will come. */
+void lease_complete(struct lease *l, double deadline);
 uint32_t lease_hash(const char *id);
 /* NULL if unknown or ending. */
 struct lease *lease_find(const struct lease_table *t, const char *id);
@@ -51,6 +66,7 @@ void lease_read_begin(struct lease *l);
 void lease_read_end(struct lease *l);
 /* The first cause stays. */
 void lease_end(struct lease *l, enum transfer_lease_end how);
+/* Growing ones too: who calls this writes no more. */
 void lease_end_all(struct lease_table *t, enum transfer_lease_end how);
 
 /* Takes one lease that has ended by now out of the table, or NULL. The caller frees it. */

@@ -120,10 +120,20 @@ static void layout(struct cursor *c, struct kv_layout *l)
     u32(c, &l->n_draft);
     u32(c, &l->planes);
     u32(c, &l->kv_heads);
+    u32(c, &l->first_head);
+    u32(c, &l->all_layers);
+    u32(c, &l->all_heads);
     u32(c, &l->head_dim);
     u32(c, &l->elem_bytes);
     u32(c, &l->block_tokens);
     u32(c, &l->n_blocks);
+}
+
+static void shape(struct cursor *c, struct transfer_shape *s)
+{
+    u32(c, &s->pp);
+    u32(c, &s->tp);
+    u32(c, &s->dp);
 }
 
 static void identity(struct cursor *c, struct identity *id)
@@ -133,6 +143,10 @@ static void identity(struct cursor *c, struct identity *id)
     string(c, id->fingerprint, sizeof id->fingerprint);
     string(c, id->kv_dtype, sizeof id->kv_dtype);
     layout(c, &id->layout);
+    shape(c, &id->shape);
+    u32(c, &id->rank);
+    shape(c, &id->producers);
+    shape(c, &id->consumers);
     flag(c, &id->produce);
     flag(c, &id->checksums);
 }
@@ -200,8 +214,26 @@ static void name(struct cursor *c, struct message *m)
 {
     u64(c, &m->u.name.id);
     string(c, m->u.name.lease, sizeof m->u.name.lease);
+    flag(c, &m->u.name.keep);
     flag(c, &m->u.name.by_name);
     bytes(c, m->u.name.prompt, sizeof m->u.name.prompt);
+}
+
+static void rank(struct cursor *c, struct message *m)
+{
+    struct transfer_rank *r = &m->u.rank.is;
+    uint32_t port = r->port;
+
+    u32(c, &m->u.rank.rank);
+    string(c, r->host, sizeof r->host);
+    u32(c, &port);
+    u32(c, &r->first_layer);
+    u32(c, &r->n_layers);
+    u32(c, &r->first_head);
+    u32(c, &r->n_heads);
+    if (port > UINT16_MAX)
+        c->bad = true;
+    r->port = (uint16_t)port;
 }
 
 static void result(struct cursor *c, struct message *m)
@@ -223,13 +255,22 @@ static const struct {
     const char *name;
     void (*fields)(struct cursor *c, struct message *m);
 } kinds[] = {
-    [MESSAGE_HELLO] = { "HELLO", hello },      [MESSAGE_WELCOME] = { "WELCOME", hello },
-    [MESSAGE_PROVE] = { "PROVE", prove },      [MESSAGE_READY] = { "READY", ready },
-    [MESSAGE_REFUSED] = { "REFUSED", result }, [MESSAGE_PULL] = { "PULL", pull },
-    [MESSAGE_GRANT] = { "GRANT", grant },      [MESSAGE_DATA] = { "DATA", data },
-    [MESSAGE_CREDIT] = { "CREDIT", id },       [MESSAGE_DONE] = { "DONE", name },
-    [MESSAGE_RESULT] = { "RESULT", result },   [MESSAGE_STOP] = { "STOP", id },
-    [MESSAGE_RELEASE] = { "RELEASE", name },   [MESSAGE_WAIT] = { "WAIT", id },
+    [MESSAGE_HELLO] = { "HELLO", hello },
+    [MESSAGE_WELCOME] = { "WELCOME", hello },
+    [MESSAGE_PROVE] = { "PROVE", prove },
+    [MESSAGE_READY] = { "READY", ready },
+    [MESSAGE_REFUSED] = { "REFUSED", result },
+    [MESSAGE_PULL] = { "PULL", pull },
+    [MESSAGE_GRANT] = { "GRANT", grant },
+    [MESSAGE_DATA] = { "DATA", data },
+    [MESSAGE_CREDIT] = { "CREDIT", id },
+    [MESSAGE_DONE] = { "DONE", name },
+    [MESSAGE_RESULT] = { "RESULT", result },
+    [MESSAGE_STOP] = { "STOP", id },
+    [MESSAGE_RELEASE] = { "RELEASE", name },
+    [MESSAGE_WAIT] = { "WAIT", id },
+    [MESSAGE_MAP] = { "MAP", id },
+    [MESSAGE_RANK] = { "RANK", rank },
 };
 
 static bool known(size_t kind)

@@ -5,12 +5,14 @@
  *                                <-    WELCOME version, nonce
  *     PROVE proof, identity      ->                           (transfer/handshake.h)
  *                                <-    READY proof, identity, region key
+ *     MAP                        ->                           (to rank 0 of several)
+ *                                <-    RANK, one for each: its address, layers and heads
  *     PULL lease, range, credits ->
- *                                <-    WAIT (by name: the lease is still to come; again and again)
+ *                                <-    WAIT (the lease is still to come; again and again)
  *                                <-    GRANT + block ids
  *                                <-    DATA batch + checksums + (unless read in place) the bytes
  *     CREDIT                     ->    one more batch may come
- *     DONE lease                 ->    the lease ends
+ *     DONE lease                 ->    the lease ends; with `keep` only this read of it
  *                                <-    RESULT of the DONE
  *
  * At any time: REFUSED <- (in place of WELCOME or READY), RESULT with an error <- (the pull cannot be,
@@ -29,7 +31,7 @@
 #include "transfer/plan.h"
 #include "transfer/transfer.h"
 
-#define MESSAGE_VERSION     3
+#define MESSAGE_VERSION     4
 #define MESSAGE_MAGIC       0x564b4c53u /* "SLKV" */
 #define MESSAGE_MAX         2048        /* bytes of any */
 #define MESSAGE_NONCE_BYTES 32
@@ -54,6 +56,8 @@ enum message_kind {
     MESSAGE_STOP,
     MESSAGE_RELEASE,
     MESSAGE_WAIT,
+    MESSAGE_MAP,
+    MESSAGE_RANK,
 };
 
 /* Who a side is and how its memory looks. */
@@ -63,6 +67,9 @@ struct identity {
     char fingerprint[MESSAGE_NAME_MAX];
     char kv_dtype[MESSAGE_DTYPE_MAX];
     struct kv_layout layout;
+    struct transfer_shape shape;
+    uint32_t rank;
+    struct transfer_shape producers, consumers; /* what it expects of its peers */
     bool produce, checksums;
 };
 
@@ -85,8 +92,9 @@ struct message_pull {
     bool in_place;         /* the consumer reads the producer's memory itself */
     uint32_t batch_pieces; /* most pieces in one DATA; the bytes stay under LINK_BULK_MAX */
     uint32_t credits;      /* DATA messages that may be on their way */
-    uint32_t wait_ms;      /* by name: longest time between two WAITs; 0: not by name */
-    unsigned char prompt[TRANSFER_PROMPT_BYTES]; /* by name */
+    uint32_t wait_ms; /* the lease may be still to come: longest time between two WAITs; else 0 */
+    unsigned char
+        prompt[TRANSFER_PROMPT_BYTES]; /* by name; all zero: the lease is known by its blocks */
 };
 
 struct message_grant {
@@ -104,8 +112,14 @@ struct message_data { /* the bulk part: n checksums of 8 bytes, then n pieces */
 struct message_name { /* DONE, RELEASE: id comes back in the RESULT of a DONE */
     uint64_t id;
     char lease[TRANSFER_ID_MAX];
+    bool keep;    /* DONE: others read the lease, too: it stays */
     bool by_name; /* RELEASE: the lease may be still to come, and is meant only for this prompt */
     unsigned char prompt[TRANSFER_PROMPT_BYTES]; /* by name; all zero: for any */
+};
+
+struct message_rank {
+    uint32_t rank;
+    struct transfer_rank is;
 };
 
 struct message_result { /* and REFUSED (id 0) */
@@ -123,8 +137,9 @@ struct message {
         struct message_grant grant;
         struct message_data data;
         struct message_name name;
+        struct message_rank rank;
         struct message_result result;
-        uint64_t id; /* CREDIT, STOP, WAIT: the pull */
+        uint64_t id; /* CREDIT, STOP, WAIT: the pull; MAP: 0 */
     } u;
 };
 

@@ -15,7 +15,8 @@ static int range_fits(const struct kv_layout *l, const struct plan_range *r, uin
 {
     if (r->first_layer < l->first_layer ||
         !inside(r->first_layer - l->first_layer, r->n_layers, l->n_layers) ||
-        !inside(r->first_head, r->n_heads, l->kv_heads))
+        r->first_head < l->first_head ||
+        !inside(r->first_head - l->first_head, r->n_heads, l->kv_heads))
         return 0;
     if (r->cell_tokens == 0 || r->cell_tokens % KV_LAYOUT_GROUP != 0 ||
         l->block_tokens % r->cell_tokens != 0 || r->first_token % r->cell_tokens != 0)
@@ -52,7 +53,7 @@ uint64_t plan_offset(const struct plan *p, uint64_t piece, uint32_t run)
     uint32_t cell = p->first_cell + (uint32_t)(piece % p->n_cells);
     uint32_t planes = p->layout.planes;
     uint32_t layer = p->range.first_layer - p->layout.first_layer + plane / planes;
-    uint64_t head = p->range.first_head + run;
+    uint64_t head = p->range.first_head - p->layout.first_head + run;
 
     assert(piece < p->n_pieces && run < p->runs);
     return kv_layout_offset(&p->layout, layer, plane % planes, p->blocks[cell / p->block_cells]) +

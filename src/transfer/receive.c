@@ -1,4 +1,3 @@
-#include <assert.h>
 #include <stdlib.h>
 
 #include "sys/clock.h"
@@ -21,7 +20,7 @@ static int same_blocks(const struct job *j, const unsigned char *ids)
     return 1;
 }
 
-/* By name: whatever blocks the lease has. */
+/* By name: whatever blocks the lease has. The part owns its own then. */
 static int take_blocks(struct job *j, const unsigned char *ids, uint32_t n)
 {
     uint32_t *src = malloc((n + 1ull) * sizeof *src);
@@ -30,7 +29,7 @@ static int take_blocks(struct job *j, const unsigned char *ids, uint32_t n)
         return ERR_NOMEM;
     for (uint32_t i = 0; i < n; i++)
         src[i] = message_get_u32(ids + 4ull * i);
-    free(j->src);
+    free(j->src); /* of a connection before */
     j->src = src;
     j->n_src = n;
     return 0;
@@ -92,8 +91,9 @@ void receive_grant(struct transfer *t, struct job *j, const struct message_grant
     expect_bulk(j);
     j->state = JOB_MOVING;
     j->progress = clock_now();
-    if (j->by_name)
-        j->started = j->progress; /* the wait was the prefill's time */
+    if (j->by_name && !j->whole->granted)
+        j->whole->started = j->progress; /* the wait was the prefill's time */
+    j->whole->granted = true;
 }
 
 /* ---- DATA ---- */
@@ -131,24 +131,6 @@ static int write_batch(const struct transfer *t, const struct job *j, const stru
     return 0;
 }
 
-/* Layers of this side that the producer does not have: what stood in the blocks before must not count. */
-static void clear_rest(const struct transfer *t, const struct job *j)
-{
-    const struct kv_layout *own = &t->opt.layout;
-    struct plan_range r = j->to.range;
-    struct plan p;
-    int st;
-
-    r.first_layer += r.n_layers;
-    r.n_layers = own->n_layers - r.n_layers;
-    if (r.n_layers == 0)
-        return;
-    st = plan_init(&p, own, &r, j->dst, j->n_dst);
-    assert(st == 0); /* the same blocks and tokens as j->to */
-    for (uint64_t piece = 0; piece < p.n_pieces; piece++)
-        plan_clear(&p, t->opt.pool, piece);
-}
-
 void receive_data(struct transfer *t, struct job *j, const struct message_data *d,
                   const unsigned char *bulk, size_t len)
 {
@@ -172,7 +154,6 @@ void receive_data(struct transfer *t, struct job *j, const struct message_data *
     if (j->batches_left >= TRANSFER_CREDITS)
         conn_send_id(j->conn, MESSAGE_CREDIT, j->id);
     if (j->pieces_left == 0) {
-        clear_rest(t, j);
         j->state = JOB_FINISHING;
         job_send_lease(j, MESSAGE_DONE);
     }

@@ -15,8 +15,28 @@ static struct reader *find_reader(const struct transfer *t, const struct conn *c
     return r;
 }
 
-/* Takes the read out. how: what becomes of its lease. */
-static void end_reader(struct transfer *t, struct reader *r, enum transfer_lease_end how)
+static bool lease_ending(struct transfer *t, const struct lease *l)
+{
+    bool ending;
+
+    pthread_mutex_lock(&t->lock);
+    ending = l->ending;
+    pthread_mutex_unlock(&t->lock);
+    return ending;
+}
+
+static bool lease_is_growing(struct transfer *t, const struct lease *l)
+{
+    bool growing;
+
+    pthread_mutex_lock(&t->lock);
+    growing = l->growing;
+    pthread_mutex_unlock(&t->lock);
+    return growing;
+}
+
+/* Takes the read out. */
+static void leave_lease(struct transfer *t, struct reader *r)
 {
     struct reader **at = &t->readers;
 
@@ -25,10 +45,19 @@ static void end_reader(struct transfer *t, struct reader *r, enum transfer_lease
     *at = r->next;
     t->n_readers--;
     pthread_mutex_lock(&t->lock);
-    lease_end(r->lease, how);
     lease_read_end(r->lease);
     pthread_mutex_unlock(&t->lock);
+    free(r->sent);
     free(r);
+}
+
+/* The same, and the lease ends. */
+static void end_reader(struct transfer *t, struct reader *r, enum transfer_lease_end how)
+{
+    pthread_mutex_lock(&t->lock);
+    lease_end(r->lease, how);
+    pthread_mutex_unlock(&t->lock);
+    leave_lease(t, r);
 }
 
 void serve_conn_lost(struct conn *c)
@@ -135,6 +164,23 @@ static void drop_lease(struct transfer *t, struct lease *l)
     pthread_mutex_unlock(&t->lock);
 }
 
+/* The batches of a lease that grows are sent as they become ready. Of one plane at most and small, so that
+ * few wait for two layers or two chunks. False: out of memory. */
+static bool follow_growth(struct reader *r, const struct message_pull *m)
+{
+    uint64_t batches;
+
+    if (!lease_is_growing(r->conn->t, r->lease))
+        return true;
+    r->batch_pieces = smaller(r->batch_pieces, r->plan.n_cells);
+    r->batch_pieces = smaller(r->batch_pieces, 1 + TRANSFER_GROW_BYTES / r->plan.piece_bytes);
+    batches = (r->plan.n_pieces + r->batch_pieces - 1) / r->batch_pieces;
+    r->sent = calloc(batches / 64 + 1, sizeof *r->sent);
+    r->note_seconds = m->wait_ms > 0 ? m->wait_ms / 1000.0 : r->conn->t->opt.pull_timeout / 4;
+    r->note_at = clock_now() + r->note_seconds;
+    return r->sent != NULL;
+}
+
 static struct reader *make_reader(struct conn *c, const struct message_pull *m, struct lease *l,
                                   const struct plan *plan)
 {
@@ -152,6 +198,10 @@ static struct reader *make_reader(struct conn *c, const struct message_pull *m, 
     r->in_place = m->in_place;
     r->checksums = t->opt.checksums || c->peer.checksums;
     r->batch_pieces = batch_pieces(t, plan, m);
+    if (!follow_growth(r, m)) {
+        free(r);
+        return NULL;
+    }
     r->progress = clock_now();
     r->next = t->readers;
     t->readers = r;
@@ -162,8 +212,12 @@ static struct reader *make_reader(struct conn *c, const struct message_pull *m, 
 /* By name the consumer cannot know what the lease holds: it must be its own prompt's. */
 static bool same_prompt(const struct lease *l, const struct message_pull *m)
 {
-    return m->wait_ms == 0 || (l->named && memcmp(l->prompt, m->prompt, sizeof l->prompt) == 0 &&
-                               m->range.n_tokens <= l->n_tokens);
+    static const unsigned char any[TRANSFER_PROMPT_BYTES];
+
+    if (memcmp(m->prompt, any, sizeof any) == 0)
+        return true;
+    return l->named && memcmp(l->prompt, m->prompt, sizeof l->prompt) == 0 &&
+           m->range.n_tokens <= l->n_tokens;
 }
 
 void serve_pull(struct conn *c, const struct message_pull *m)
@@ -256,9 +310,23 @@ static int end_lease(struct conn *c, const char *id, enum transfer_lease_end how
     return l ? 0 : ERR_NOTFOUND;
 }
 
+/* The end of one read of a lease that others read, too. */
+static int end_read(struct conn *c, const struct message_name *m)
+{
+    struct transfer *t = c->t;
+    struct reader *r = find_reader(t, c, m->id);
+    bool stood;
+
+    if (!r)
+        return ERR_NOTFOUND;
+    stood = !lease_ending(t, r->lease);
+    leave_lease(t, r);
+    return stood ? 0 : ERR_NOTFOUND;
+}
+
 static void on_done(struct conn *c, const struct message_name *m)
 {
-    int st = end_lease(c, m->lease, LEASE_DONE);
+    int st = m->keep ? end_read(c, m) : end_lease(c, m->lease, LEASE_DONE);
 
     serve_result(c, m->id, st, st < 0 ? "the lease ended before the pull was done" : "");
 }
@@ -280,9 +348,28 @@ static void on_release(struct conn *c, const struct message_name *m)
         end_lease(c, m->lease, LEASE_ABORTED);
 }
 
+static void on_map(struct conn *c)
+{
+    const struct transfer *t = c->t;
+    struct message m = { .kind = MESSAGE_RANK };
+
+    if (!t->ranks) {
+        conn_violation(c, "MAP asked of a rank that is not the first");
+        return;
+    }
+    for (uint32_t i = 0; i < t->n_ranks; i++) {
+        m.u.rank.rank = i;
+        m.u.rank.is = t->ranks[i];
+        conn_send(c, &m);
+    }
+}
+
 void serve_message(struct conn *c, const struct message *m)
 {
     switch (m->kind) {
+    case MESSAGE_MAP:
+        on_map(c);
+        break;
     case MESSAGE_PULL:
         on_pull(c, &m->u.pull);
         break;
@@ -306,14 +393,14 @@ void serve_message(struct conn *c, const struct message *m)
 /* ---- sending ---- */
 
 /* Checksums, then the bytes unless the reader fetches them itself. Returns the length. */
-static size_t fill_batch(const struct reader *r, uint32_t n, unsigned char *out)
+static size_t fill_batch(const struct reader *r, uint64_t first, uint32_t n, unsigned char *out)
 {
     const struct plan *p = &r->plan;
     const void *pool = r->conn->t->opt.pool;
     unsigned char *bytes = out + (r->checksums ? 8ull * n : 0);
 
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t piece = r->next_piece + i;
+        uint64_t piece = first + i;
         struct checksum sum;
 
         checksum_init(&sum, piece);
@@ -329,11 +416,84 @@ static size_t fill_batch(const struct reader *r, uint32_t n, unsigned char *out)
     return (size_t)(bytes - out);
 }
 
-static int send_batch(struct reader *r)
+/* Whether the KV of these pieces is there. Under the lock. */
+static bool is_done(const struct reader *r, uint64_t first, uint32_t n)
+{
+    const struct plan *p = &r->plan;
+    const struct lease *l = r->lease;
+
+    if (!l->growing)
+        return true;
+    for (uint64_t piece = first; piece < first + n; piece++) {
+        uint32_t plane = (uint32_t)(piece / p->n_cells);
+        uint32_t layer = p->range.first_layer - p->layout.first_layer + plane / p->layout.planes;
+        uint64_t end = (p->first_cell + piece % p->n_cells + 1) * p->range.cell_tokens;
+
+        if (l->done[layer] < (end < p->range.n_tokens ? end : p->range.n_tokens))
+            return false;
+    }
+    return true;
+}
+
+static bool is_sent(const struct reader *r, uint64_t piece)
+{
+    uint64_t batch = piece / r->batch_pieces;
+
+    return r->sent && r->sent[batch / 64] >> batch % 64 & 1;
+}
+
+static uint32_t pieces_from(const struct reader *r, uint64_t piece)
+{
+    return smaller(r->batch_pieces, r->plan.n_pieces - piece);
+}
+
+/* The first batch that is ready and not sent. False: there is none now. */
+static bool next_batch(struct transfer *t, struct reader *r, uint64_t *out)
+{
+    uint64_t piece;
+    bool found = false;
+
+    while (r->next_piece < r->plan.n_pieces && is_sent(r, r->next_piece))
+        r->next_piece += pieces_from(r, r->next_piece);
+    pthread_mutex_lock(&t->lock);
+    for (piece = r->next_piece; piece < r->plan.n_pieces; piece += r->batch_pieces) {
+        found = !is_sent(r, piece) && is_done(r, piece, pieces_from(r, piece));
+        if (found)
+            break;
+    }
+    pthread_mutex_unlock(&t->lock);
+    *out = piece;
+    return found;
+}
+
+/* Whether the prompt, of which there is a lease already, is still computed here. Under the lock. */
+static bool is_early(const struct transfer *t, const struct lease *l)
+{
+    uint32_t n = kv_layout_main_layers(&t->opt.layout);
+
+    return l->growing && n > 0 && l->done[n - 1] < l->n_tokens;
+}
+
+static void note_sent(struct transfer *t, struct reader *r, uint64_t piece, uint32_t n)
+{
+    uint64_t batch = piece / r->batch_pieces, bytes = n * r->plan.piece_bytes;
+
+    if (r->sent)
+        r->sent[batch / 64] |= 1ull << batch % 64;
+    else
+        r->next_piece += n;
+    r->credits--;
+    pthread_mutex_lock(&t->lock);
+    t->stats.bytes_sent += bytes;
+    t->stats.bytes_early += is_early(t, r->lease) ? bytes : 0;
+    pthread_mutex_unlock(&t->lock);
+}
+
+static int send_batch(struct reader *r, uint64_t piece)
 {
     struct transfer *t = r->conn->t;
     struct message m = { .kind = MESSAGE_DATA };
-    uint32_t n = smaller(r->batch_pieces, r->plan.n_pieces - r->next_piece);
+    uint32_t n = pieces_from(r, piece);
     uint64_t piece_bytes = r->in_place ? 0 : r->plan.piece_bytes;
     struct buffer *b = transfer_buffer(t, n * (8 + piece_bytes));
     unsigned char head[MESSAGE_MAX];
@@ -343,9 +503,9 @@ static int send_batch(struct reader *r)
     if (!b)
         return ERR_NOMEM;
     b->read = r->serial;
-    bulk = fill_batch(r, n, b->data);
+    bulk = fill_batch(r, piece, n, b->data);
     m.u.data.pull = r->pull;
-    m.u.data.piece = r->next_piece;
+    m.u.data.piece = piece;
     m.u.data.n = n;
     len = message_encode(head, &m);
     st = link_send(r->conn->link, head, len, b->data, bulk, on_bulk_sent, b);
@@ -353,9 +513,7 @@ static int send_batch(struct reader *r)
         transfer_buffer_return(b);
         return st;
     }
-    r->next_piece += n;
-    r->credits--;
-    transfer_count(t, &t->stats.bytes_sent, n * r->plan.piece_bytes);
+    note_sent(t, r, piece, n);
     return 0;
 }
 
@@ -374,28 +532,19 @@ static void stop_reader(struct reader *r, int status, const char *text)
 bool serve_step(struct transfer *t, double now)
 {
     int made = 0;
+    uint64_t piece;
 
     for (struct reader *r = t->readers; r && made < TRANSFER_ROUND; r = r->next)
-        if (can_send(r)) {
+        if (can_send(r) && next_batch(t, r, &piece)) {
             made++;
             r->progress = now;
-            if (send_batch(r) < 0)
+            if (send_batch(r, piece) < 0)
                 stop_reader(r, ERR_NOMEM, "the producer could not send");
         }
     return made > 0;
 }
 
 /* ---- time ---- */
-
-static bool lease_ending(struct transfer *t, const struct lease *l)
-{
-    bool ending;
-
-    pthread_mutex_lock(&t->lock);
-    ending = l->ending;
-    pthread_mutex_unlock(&t->lock);
-    return ending;
-}
 
 static void report_ended(struct transfer *t, double now)
 {
@@ -406,7 +555,7 @@ static void report_ended(struct transfer *t, double now)
 
         pthread_mutex_lock(&t->lock);
         l = lease_take_ended(&t->leases, now);
-        if (l && l->named) { /* who asks for it again shall not wait */
+        if (l && (l->named || t->opt.rank > 0)) { /* who asks for it again shall not wait */
             await_drop(&t->awaits, l->id, now + t->opt.pull_timeout);
             t->awaits_changed = true;
         }
@@ -429,6 +578,15 @@ static void check_reader(struct transfer *t, struct reader *r, double now)
     if (!r->told && lease_ending(t, r->lease)) {
         stop_reader(r, ERR_CANCELED, "the producer ended the lease");
         r->progress = now;
+    }
+    if (r->sent && !r->told && lease_is_growing(t, r->lease)) {
+        r->progress = now; /* the prefill's time */
+        if (r->note_at <= now) {
+            conn_send_id(r->conn, MESSAGE_WAIT, r->pull);
+            r->note_at = now + r->note_seconds;
+        }
+    } else if (r->sent) {
+        r->note_at = HUGE_VAL;
     }
     if (r->told && !r->in_place)
         end_reader(t, r, LEASE_ABORTED);
@@ -455,8 +613,11 @@ double serve_next(struct transfer *t)
     pthread_mutex_lock(&t->lock);
     next = lease_next(&t->leases);
     pthread_mutex_unlock(&t->lock);
-    for (struct reader *r = t->readers; r; r = r->next)
+    for (struct reader *r = t->readers; r; r = r->next) {
         next = fmin(next, r->progress + t->opt.pull_timeout);
+        if (r->sent)
+            next = fmin(next, r->note_at);
+    }
     return fmin(next, wait_next(t));
 }
 

@@ -1,6 +1,7 @@
 #include "transfer/transfer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -175,10 +176,31 @@ static void *comm_thread(void *arg)
 
 /* ---- creation ---- */
 
+/* Rank 0 of a producer knows all others. */
+static int check_shape(const struct transfer_options *o, struct err *e)
+{
+    uint64_t n = (uint64_t)(o->shape.pp ? o->shape.pp : 1) * (o->shape.tp ? o->shape.tp : 1);
+    struct err why;
+
+    if (n > TRANSFER_RANKS_MAX || o->rank >= n)
+        return err_set(e, ERR_INVAL, "KV transfer: rank %u of %llu; at most %d ranks", o->rank,
+                       (unsigned long long)n, TRANSFER_RANKS_MAX);
+    if (!o->produce || o->rank > 0 || n == 1)
+        return 0;
+    if (o->n_ranks != n)
+        return err_set(e, ERR_INVAL, "KV transfer: %u of %llu ranks are known", o->n_ranks,
+                       (unsigned long long)n);
+    for (uint32_t i = 1; i < o->n_ranks; i++)
+        if (rank_check(&o->ranks[i], i, &o->layout, &why) < 0)
+            return err_set(e, ERR_INVAL, "KV transfer: %s", why.text);
+    return 0;
+}
+
 static int check_options(const struct transfer_options *o, struct err *e)
 {
     const struct kv_layout *l = &o->layout;
     uint64_t piece = kv_layout_block_bytes(l);
+    int st;
 
     if (!o->host || !o->engine_id || !o->fingerprint || !o->kv_dtype || !o->pool)
         return err_set(e, ERR_INVAL, "KV transfer: an option is missing");
@@ -193,7 +215,7 @@ static int check_options(const struct transfer_options *o, struct err *e)
         return err_set(e, ERR_INVAL, "KV transfer: %u planes a layer, %u of %u layers for drafts",
                        l->planes, l->n_draft, l->n_layers);
     if (piece == 0 || l->n_layers == 0 || l->n_blocks == 0 ||
-        piece / l->block_tokens * KV_LAYOUT_GROUP % CHECKSUM_STRIPE != 0)
+        (uint64_t)KV_LAYOUT_GROUP * l->head_dim * l->elem_bytes % CHECKSUM_STRIPE != 0)
         return err_set(e, ERR_INVAL, "KV transfer: the pool is empty");
     if (piece + 8 > LINK_BULK_MAX)
         return err_set(
@@ -201,6 +223,14 @@ static int check_options(const struct transfer_options *o, struct err *e)
             "KV transfer: a block of one layer has %llu bytes, the limit is %llu; choose "
             "a smaller block size",
             (unsigned long long)piece, (unsigned long long)LINK_BULK_MAX - 8);
+    if (!kv_layout_is_sound(l))
+        return err_set(e, ERR_INVAL,
+                       "KV transfer: %u layers from %u on and %u KV heads from %u on are no part "
+                       "of %u layers and %u KV heads",
+                       l->n_layers, l->first_layer, l->kv_heads, l->first_head,
+                       kv_layout_all_layers(l), kv_layout_all_heads(l));
+    if ((st = check_shape(o, e)) < 0)
+        return st;
     if (!(o->lease_seconds > 0) || !(o->pull_timeout > 0) || !(o->connect_timeout > 0))
         return err_set(e, ERR_INVAL, "KV transfer: a timeout is not positive");
     return 0;
@@ -216,6 +246,10 @@ static void set_identity(struct transfer *t)
     strcpy(id->kv_dtype, o->kv_dtype);
     rand_bytes(id->boot, sizeof id->boot);
     id->layout = o->layout;
+    id->shape = o->shape;
+    id->rank = o->rank;
+    id->producers = o->producers;
+    id->consumers = o->consumers;
     id->produce = o->produce;
     id->checksums = o->checksums;
     /* No key: the memory came from elsewhere, or this platform has none; then data is sent. */
@@ -247,6 +281,31 @@ static void free_strings(struct transfer *t)
         free((void *)(uintptr_t)all[i]);
 }
 
+/* What a consumer that comes to rank 0 will be told. */
+static int take_ranks(struct transfer *t, struct err *e)
+{
+    const struct transfer_options *o = &t->opt;
+    struct transfer_rank *own;
+
+    if (!o->produce || o->rank > 0)
+        return 0;
+    t->n_ranks = shape_ranks(&o->shape);
+    t->ranks = calloc(t->n_ranks, sizeof *t->ranks);
+    if (!t->ranks)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    if (t->n_ranks > 1)
+        memcpy(t->ranks, o->ranks, t->n_ranks * sizeof *t->ranks);
+    own = &t->ranks[0];
+    own->port = link_port(t->link);
+    snprintf(own->host, sizeof own->host, "%s", link_host(t->link));
+    own->first_layer = o->layout.first_layer;
+    own->n_layers = o->layout.n_layers;
+    own->first_head = o->layout.first_head;
+    own->n_heads = o->layout.kv_heads;
+    t->opt.ranks = NULL; /* the caller's */
+    return 0;
+}
+
 static int start(struct transfer *t, struct err *e)
 {
     struct link_events ev = conn_events;
@@ -256,6 +315,8 @@ static int start(struct transfer *t, struct err *e)
     if ((st = link_create(&t->link, t->opt.host, &ev, e)) < 0)
         return st;
     if (t->opt.produce && (st = link_listen(t->link, t->opt.port, e)) < 0)
+        return st;
+    if ((st = take_ranks(t, e)) < 0)
         return st;
     if (pthread_create(&t->thread, NULL, comm_thread, t) != 0)
         return err_set(e, ERR_LIMIT, "cannot start the KV transfer thread");
@@ -325,6 +386,7 @@ void transfer_destroy(struct transfer *t)
     lease_table_finish(&t->leases);
     await_table_finish(&t->awaits);
     pthread_mutex_destroy(&t->lock);
+    free(t->ranks);
     free_strings(t);
     free(t);
 }

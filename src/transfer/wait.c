@@ -125,7 +125,7 @@ static int outlook(struct transfer *t, const struct waiter *w)
         st = ERR_TIMEOUT;
     else if (a->failed)
         st = ERR_NOTFOUND;
-    else if (a->coming && memcmp(a->prompt, w->pull.prompt, sizeof a->prompt) != 0)
+    else if (a->coming && !await_same_prompt(a->prompt, w->pull.prompt))
         st = ERR_MISMATCH;
     else
         st = 1;

@@ -51,6 +51,8 @@ void raw_init(struct raw *r, const struct side *like)
     strcpy(r->identity.fingerprint, like->opt.fingerprint);
     strcpy(r->identity.kv_dtype, like->opt.kv_dtype);
     r->identity.layout = like->opt.layout;
+    r->identity.shape = like->opt.shape;
+    r->identity.rank = like->opt.rank;
     r->identity.produce = like->opt.produce;
     r->identity.checksums = like->opt.checksums;
     r->handshake.secret = like->opt.secret;
@@ -192,6 +194,7 @@ static struct message pull_of(const struct raw *r, const char *lease, uint32_t n
     strcpy(m.u.pull.lease, lease);
     m.u.pull.range = (struct plan_range){ .first_layer = l->first_layer,
                                           .n_layers = l->n_layers,
+                                          .first_head = l->first_head,
                                           .n_heads = l->kv_heads,
                                           .n_tokens = n_tokens,
                                           .cell_tokens = l->block_tokens };

@@ -54,13 +54,15 @@ static void every_kind(void **state)
     struct message m;
 
     (void)state;
-    for (int kind = MESSAGE_HELLO; kind <= MESSAGE_WAIT; kind++) {
+    for (int kind = MESSAGE_HELLO; kind <= MESSAGE_RANK; kind++) {
         memset(&m, 0, sizeof m);
         m.kind = (enum message_kind)kind;
         if (kind == MESSAGE_READY || kind == MESSAGE_PROVE)
             m.u.ready.identity = identity();
         if (kind == MESSAGE_PULL)
             strcpy(m.u.pull.lease, "lease");
+        if (kind == MESSAGE_RANK)
+            m.u.rank = (struct message_rank){ 7, { "10.0.0.1", 36007, 4, 2, 1, 3 } };
         if (kind == MESSAGE_RESULT)
             strcpy(m.u.result.text, "why");
         round_trip(&m);
@@ -92,7 +94,7 @@ static void bad_bytes(void **state)
     n = message_encode(b, &m);
     b[0] = 0;
     assert_int_equal(message_decode(&got, b, n), ERR_BADMSG);
-    b[0] = MESSAGE_WAIT + 1;
+    b[0] = MESSAGE_RANK + 1;
     assert_int_equal(message_decode(&got, b, n), ERR_BADMSG);
     b[0] = MESSAGE_DONE;
     b[12] = 0; /* a NUL in the string */
@@ -271,13 +273,64 @@ static void draft_layers_may_differ(void **state)
     a.layout.n_draft = 1;
     assert_int_equal(handshake_compare(&a, &b, &e), 0);
     assert_int_equal(handshake_compare(&b, &a, &e), 0);
-    assert_int_equal(handshake_layers(&a, &b), 2);
-    assert_int_equal(handshake_layers(&b, &a), 2);
     a.layout.n_draft = 3;
     assert_int_equal(handshake_compare(&a, &b, &e), ERR_MISMATCH);
     a.layout.n_layers = 2 + KV_LAYOUT_MAX_DRAFT + 1;
     a.layout.n_draft = KV_LAYOUT_MAX_DRAFT + 1;
     assert_int_equal(handshake_compare(&a, &b, &e), ERR_MISMATCH);
+}
+
+/* Each side may be told what the other looks like; what is not so is refused, with both numbers. */
+static void lies_about_shapes(void **state)
+{
+    struct identity p = identity(), c = identity();
+    struct err e;
+
+    (void)state;
+    p.shape = (struct transfer_shape){ .pp = 2, .tp = 8, .dp = 2 };
+    c.shape = (struct transfer_shape){ .dp = 32 };
+    c.producers = p.shape;
+    p.consumers = (struct transfer_shape){ .pp = 1, .tp = 1, .dp = 32 };
+    assert_int_equal(handshake_compare(&p, &c, &e), 0);
+    c.producers.tp = 4;
+    assert_int_equal(handshake_compare(&p, &c, &e), ERR_MISMATCH);
+    assert_non_null(strstr(e.text, "tensor-parallel"));
+    assert_non_null(strstr(e.text, "says 4, the other side has 8"));
+    c.producers.tp = 0;
+    c.producers.pp = 1;
+    assert_int_equal(handshake_compare(&p, &c, &e), ERR_MISMATCH);
+    assert_non_null(strstr(e.text, "says 1, the other side has 2"));
+    c.producers.pp = 0;
+    p.consumers.dp = 16;
+    assert_int_equal(handshake_compare(&p, &c, &e), ERR_MISMATCH);
+    assert_non_null(strstr(e.text, "data-parallel"));
+    assert_non_null(strstr(e.text, "says 16, the other side has 32"));
+}
+
+/* Ranks that cannot be. */
+static void impossible_ranks(void **state)
+{
+    static const struct transfer_shape shapes[] = {
+        { .pp = UINT32_MAX, .tp = UINT32_MAX },
+        { .pp = 2, .tp = TRANSFER_RANKS_MAX },
+        { .pp = 2, .tp = 2 },
+    };
+    struct identity p = identity(), c = identity();
+    struct err e;
+
+    (void)state;
+    p.rank = 4;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        p.shape = shapes[i];
+        assert_int_equal(handshake_compare(&p, &c, &e), ERR_MISMATCH);
+    }
+    p.rank = 3;
+    assert_int_equal(handshake_compare(&p, &c, &e), 0);
+    p.layout.first_head = UINT32_MAX;
+    assert_int_equal(handshake_compare(&p, &c, &e), ERR_MISMATCH);
+    p.layout.first_head = 0;
+    p.layout.first_layer = UINT32_MAX;
+    assert_int_equal(handshake_compare(&p, &c, &e), ERR_MISMATCH);
 }
 
 int main(void)
@@ -292,6 +345,8 @@ int main(void)
         cmocka_unit_test(plan_of_latents),
         cmocka_unit_test(proofs),
         cmocka_unit_test(draft_layers_may_differ),
+        cmocka_unit_test(lies_about_shapes),
+        cmocka_unit_test(impossible_ranks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

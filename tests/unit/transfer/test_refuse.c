@@ -106,9 +106,9 @@ static void every_field(void **state)
     refused(change_no_secret, ERR_AUTH, "secret", "not set");
     refused(change_fingerprint, ERR_MISMATCH, "'model' at", "'model-2' at");
     refused(change_dtype, ERR_MISMATCH, "'float16' at", "'float32' at");
-    refused(change_layers, ERR_MISMATCH, "layers: 3 at", "5 at");
+    refused(change_layers, ERR_MISMATCH, "layers: 7 at", "9 at");
     refused(change_planes, ERR_MISMATCH, "planes of a layer: 2 at", "1 at");
-    refused(change_first, ERR_MISMATCH, "first layer: 4 at", "6 at");
+    refused(change_first, ERR_MISMATCH, "layers: 7 at", "9 at");
     refused(change_heads, ERR_MISMATCH, "heads: 3 at", "9 at");
     refused(change_dim, ERR_MISMATCH, "dimension: 16 at", "64 at");
     refused(change_elem, ERR_MISMATCH, "element: 2 at", "4 at");
@@ -127,7 +127,7 @@ static void other_version(void **state)
     raw_hello(&r, transfer_port(p.t), MESSAGE_VERSION + 6, true);
     raw_expect(&r, MESSAGE_REFUSED);
     assert_int_equal(r.last.u.result.status, ERR_MISMATCH);
-    assert_non_null(strstr(r.last.u.result.text, "3 here, 9 at the peer"));
+    assert_non_null(strstr(r.last.u.result.text, "4 here, 10 at the peer"));
     raw_finish(&r);
     side_finish(&p);
 }
