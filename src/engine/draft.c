@@ -125,6 +125,16 @@ static void take_step(struct drafter *d, const struct plan *p, const struct step
     }
 }
 
+/* With this rank's part of the head, until no rank has rows left. */
+static void help_others(struct drafter *d)
+{
+    size_t ld;
+
+    do
+        model_draft_logits(d->o.model, d->o.work, NULL, 0, &ld);
+    while (model_head_more(d->o.work));
+}
+
 /* The likeliest token of each asker's row. */
 static void guess(struct drafter *d, struct step_choice *out)
 {
@@ -139,13 +149,15 @@ static void guess(struct drafter *d, struct step_choice *out)
         for (uint32_t i = 0; i < n; i++)
             d->row[i] = a[i].row;
         logits = model_draft_logits(d->o.model, d->o.work, d->row, n, &ld);
-        engine_sample(d->o.kernels, d->choice, logits, ld, vocab, d->greedy, n);
+        engine_sample(d->o.kernels, &d->o.team, d->choice, logits, ld, vocab, d->greedy, n);
         for (uint32_t i = 0; i < n; i++) {
             struct step_choice *c = &out[a[i].entry];
 
             c->draft[c->n_draft++] = d->choice[i].id;
         }
     }
+    if (d->o.shares_head)
+        help_others(d);
 }
 
 /* Whether the layer may write the KV of one position more, and a draft more is of use. */
@@ -183,10 +195,10 @@ void engine_drafter_run(struct drafter *d, const struct plan *p, struct step_cho
     assert(p->n_tokens <= d->o.max_tokens && p->n_entries <= d->o.max_seqs);
     take_step(d, p, out);
     model_draft(d->o.model, d->o.work, &d->o.kv, &d->batch, d->from);
-    while (d->n_askers > 0) {
+    for (uint32_t round = 1; d->n_askers > 0 || round <= d->o.rounds; round++) {
         guess(d, out);
         take_drafts(d, p, out);
-        if (d->n_askers > 0)
+        if (d->n_askers > 0 || round < d->o.rounds)
             model_draft(d->o.model, d->o.work, &d->o.kv, &d->batch, d->from);
     }
 }

@@ -8,6 +8,9 @@
 #ifndef SLUICE_ENGINE_DRAFT_H
 #define SLUICE_ENGINE_DRAFT_H
 
+#include <stdbool.h>
+
+#include "engine/sample.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
 #include "sched/sched.h"
@@ -21,6 +24,11 @@ struct drafter_options {
     struct model_work *work;
     uint32_t max_tokens, max_seqs, max_logit_rows, max_model_len;
     struct k_kv kv; /* of the prediction layer */
+    struct sample_team team;
+    /* Ranks that share experts call the model the same number of times: so many rounds of drafts each
+     * run. 0: as many as are of use. */
+    uint32_t rounds;
+    bool shares_head; /* with other ranks: worker.h */
 };
 
 int engine_drafter_create(struct drafter **out, const struct drafter_options *o, struct err *e);

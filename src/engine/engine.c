@@ -40,46 +40,20 @@ static int copy_kv_options(struct engine *e, const struct engine_kv_options *kv)
     return kv->secret && !e->kv.secret ? ERR_NOMEM : 0;
 }
 
-static int open_transfer(struct engine *e, struct err *err)
-{
-    struct transfer_options o = {
-        .host = e->kv_host,
-        .port = e->kv.port,
-        .produce = e->kv.produce,
-        .consume = e->kv.consume,
-        .secret = e->kv.secret,
-        .engine_id = e->engine_id,
-        .fingerprint = model_fingerprint(e->model),
-        .kv_dtype = k_type_info[model_kv_type(e->model)].name,
-        .lease_seconds = e->kv.lease_seconds,
-        .pull_timeout = e->kv.pull_timeout,
-        .connect_timeout = e->kv.connect_timeout,
-        .checksums = e->kv.checksums,
-        .layout = e->layout,
-        .pool = e->pool,
-    };
-    int st;
-
-    if (!e->kv.produce && !e->kv.consume)
-        return 0;
-    st = transfer_create(&e->transfer, &o, engine_remote_event, e, err);
-    if (st == 0) /* what is announced is numeric: nobody has to resolve it while KV moves */
-        snprintf(e->kv_host, sizeof e->kv_host, "%s", transfer_host(e->transfer));
-    return st;
-}
-
 static int check_drafts(const struct engine *e, struct err *err)
 {
-    if (e->sched_config.n_draft_tokens == 0 || e->layout.n_draft > 0)
+    if (e->sched_config.n_draft_tokens == 0 || e->ranks->facts[ranks_last(e->ranks)].n_draft > 0)
         return 0;
     return err_set(err, ERR_INVAL,
                    "%u speculative tokens are asked for, but no multi-token prediction layer is "
-                   "loaded: the checkpoint has none, or this is not its last stage",
+                   "loaded: the checkpoint has none",
                    e->sched_config.n_draft_tokens);
 }
 
 static int open_worker(struct engine *e, struct err *err)
 {
+    struct ranks *r = e->ranks;
+    bool shares = r->tp > 1 && e->sched_config.n_draft_tokens > 0;
     const struct worker_options o = {
         .kernels = e->kernels,
         .model = e->model,
@@ -88,6 +62,12 @@ static int open_worker(struct engine *e, struct err *err)
         .max_model_len = e->sched_config.max_model_len,
         .layout = e->layout,
         .pool = e->pool,
+        .hidden_only = r->stage + 1 < r->pp,
+        .share = shares ? ranks_share : NULL,
+        .share_arg = r,
+        .follows = r->place > 0,
+        .draft_rounds = e->dp_in_step ? e->sched_config.n_draft_tokens : 0,
+        .shares_head = r->part.head_size > 1,
     };
 
     e->choice = calloc(e->sched_config.max_seqs, sizeof *e->choice);
@@ -104,6 +84,116 @@ static int start_thread(struct engine *e, struct err *err)
     return 0;
 }
 
+/* Of all ranks' ways so far: st and err are this one's. */
+static int together(struct engine *e, int st, struct err *err)
+{
+    e->facts.status = st;
+    return ranks_gather(e->ranks, &e->facts, err);
+}
+
+/* What this rank loads. */
+static void choose_part(const struct engine *e, struct engine_options *o)
+{
+    const struct ranks *r = e->ranks;
+
+    if (r->n_layers) {
+        o->model.first_layer = r->first_layer;
+        o->model.n_layers = r->n_layers;
+    }
+    o->model.part = r->part;
+}
+
+static int load_part(struct engine *e, const struct engine_options *o, struct err *err)
+{
+    int st;
+
+    if ((st = together(e, engine_memory_check(e, o, err), err)) < 0)
+        return st;
+    if ((st = engine_memory_verdict(e, err)) == 0)
+        st = model_open(&e->model, e->kernels, &o->model, err);
+    if ((st = together(e, st, err)) < 0)
+        return st;
+    settle_config(e, o);
+    engine_memory_facts(e, o);
+    return together(e, 0, err);
+}
+
+/* The ranks read their checkpoints each for itself. */
+static int check_models(const struct engine *e, struct err *err)
+{
+    const struct ranks *r = e->ranks;
+    char name[80];
+
+    for (uint32_t i = 0; i < r->n; i++)
+        if (strcmp(r->facts[i].fingerprint, e->facts.fingerprint) != 0)
+            return err_set(err, ERR_MISMATCH,
+                           "%s has loaded another model than this rank: fingerprint %.16s.., not "
+                           "%.16s..; give both the same files",
+                           ranks_name(r, i, name, sizeof name), r->facts[i].fingerprint,
+                           e->facts.fingerprint);
+    return 0;
+}
+
+int engine_open_part(struct engine *e, const struct engine_options *opt, struct err *err)
+{
+    struct engine_options o = *opt;
+    int st;
+
+    e->step_delay = opt->step_delay;
+    e->kv.produce = opt->kv.produce;
+    e->kv.consume = opt->kv.consume;
+    if ((st = engine_dp_look(&o, err)) < 0 ||
+        (st = kernels_open(&e->kernels, &o.kernel, err)) < 0 ||
+        (st = ranks_open(&e->ranks, &o, err)) < 0 || (st = engine_dp_begin(e, &o, err)) < 0)
+        return st;
+    choose_part(e, &o);
+    if ((st = load_part(e, &o, err)) < 0)
+        return st;
+    if ((st = check_models(e, err)) == 0)
+        st = engine_memory_plan(e, &o, err);
+    if (st == 0)
+        st = check_drafts(e, err);
+    if (st == 0)
+        st = engine_memory_make_pool(e, err);
+    if (st == 0)
+        st = open_worker(e, err);
+    if (st == 0)
+        st = engine_remote_begin(e, opt, err);
+    if ((st = together(e, st, err)) < 0 || (st = engine_dp_gather(e, &o, err)) < 0)
+        return st;
+    return engine_stage_open_pipe(e, err);
+}
+
+struct plan_limits engine_plan_limits(const struct engine *e)
+{
+    return (struct plan_limits){
+        .max_seqs = e->sched_config.max_seqs,
+        .max_tokens = e->sched_config.max_batched_tokens,
+        .max_model_len = e->sched_config.max_model_len,
+        .block_tokens = e->sched_config.block_tokens,
+        .n_blocks = e->sched_config.n_blocks,
+        .vocab = model_config(e->model)->vocab,
+    };
+}
+
+/* Rank 0's own. */
+static int open_core(struct engine *e, struct err *err)
+{
+    const struct plan_limits limits = engine_plan_limits(e);
+    int st;
+
+    buf_init(&e->plan_bytes, PIPE_MAX_MESSAGE);
+    e->flight = calloc(e->sched_config.max_inflight, sizeof *e->flight);
+    if (!e->flight)
+        return err_set(err, ERR_NOMEM, "no memory for %u steps in flight",
+                       e->sched_config.max_inflight);
+    if (e->pipe && (st = plan_writer_create(&e->writer, &limits, err)) < 0)
+        return st;
+    e->stats.n_ranks = e->ranks->n;
+    e->stats.n_stages = e->ranks->pp;
+    return sched_create(&e->sched, &e->sched_config, err);
+}
+
 int engine_open(struct engine **out, const struct engine_options *opt, struct err *err)
 {
     struct engine *e = calloc(1, sizeof *e);
@@ -115,24 +205,16 @@ int engine_open(struct engine **out, const struct engine_options *opt, struct er
     engine_job_table_init(&e->jobs);
     pthread_mutex_init(&e->lock, NULL);
     atomic_store(&e->next_id, 1);
-    e->step_delay = opt->step_delay;
+    e->timeline = opt->timeline;
+    e->timeline_arg = opt->timeline_arg;
     if ((st = engine_outbox_init(&e->outbox, OUTBOX_FIRST, opt->notify, opt->notify_arg)) < 0 ||
         (st = copy_kv_options(e, &opt->kv)) < 0) {
         err_set(err, st, "no memory for the engine");
         engine_close(e);
         return st;
     }
-    if ((st = kernels_open(&e->kernels, &opt->kernel, err)) < 0 ||
-        (st = engine_memory_check(e, opt, err)) < 0 ||
-        (st = model_open(&e->model, e->kernels, &opt->model, err)) < 0) {
-        engine_close(e);
-        return st;
-    }
-    settle_config(e, opt);
-    if ((st = engine_memory_plan(e, opt, err)) < 0 || (st = check_drafts(e, err)) < 0 ||
-        (st = engine_memory_make_pool(e, err)) < 0 ||
-        (st = sched_create(&e->sched, &e->sched_config, err)) < 0 ||
-        (st = open_worker(e, err)) < 0 || (st = open_transfer(e, err)) < 0) {
+    if ((st = engine_open_part(e, opt, err)) < 0 || (st = open_core(e, err)) < 0 ||
+        (st = engine_profile(e, opt, err)) < 0 || (st = engine_remote_open(e, opt, err)) < 0) {
         engine_close(e);
         return st;
     }
@@ -156,12 +238,35 @@ static void end_all(struct engine *e)
         for (j = e->jobs.bucket[i]; j; j = j->hash_next)
             if (!j->ended)
                 sched_abort(e->sched, j->sched, FINISH_ABORT, now);
-    transfer_destroy(e->transfer); /* answers every pull and ends every lease */
-    e->transfer = NULL;
+    engine_core_drop_flights(e);
+    kv_lead_close(e->kv_lead); /* answers every pull and ends every lease */
     engine_core_mail(e, engine_inbox_take(&e->inbox, 0));
     engine_core_drain(e);
     engine_core_publish(e);
     engine_outbox_flush(&e->outbox);
+}
+
+/* The other ranks end too: as they should, or where one has failed to open, with it. */
+static void leave(struct engine *e)
+{
+    struct ranks *r = e->ranks;
+
+    for (uint32_t i = 1; e->pipe && r->rank == 0 && i < r->n; i++)
+        pipe_post(e->pipe, i, PIPE_LEAVE, NULL, 0);
+    pipe_destroy(e->pipe);
+    if (r && r->pipe_group)
+        ranks_abandon(r, "another rank could not start");
+    ranks_close(r);
+}
+
+bool engine_is_apart(const struct engine *e, char *why, size_t room)
+{
+    return e->dp && engine_dp_is_apart(e->dp, why, room);
+}
+
+const char *engine_broken(const struct engine *e)
+{
+    return atomic_load(&e->broken) ? e->broken_why : NULL;
 }
 
 void engine_close(struct engine *e)
@@ -175,13 +280,27 @@ void engine_close(struct engine *e)
         pthread_join(e->thread, NULL);
         end_all(e);
     }
-    transfer_destroy(e->transfer);
+    kv_lead_close(e->kv_lead);
+    kv_follow_close(e->kv_follow);
+    engine_dp_close(e->dp);
+    leave(e);
+    kv_lead_destroy(e->kv_lead);
+    kv_follow_destroy(e->kv_follow);
+    kv_push_destroy(e->push);
     engine_worker_destroy(e->worker);
     sched_destroy(e->sched);
     if (e->kernels)
         engine_memory_free_pool(e);
     model_close(e->model);
     kernels_close(e->kernels);
+    plan_writer_destroy(e->writer);
+    plan_reader_destroy(e->reader);
+    result_writer_finish(&e->result);
+    buf_finish(&e->plan_bytes);
+    for (uint32_t i = 0; i < e->n_boxes; i++)
+        buf_finish(&e->box[i].bytes);
+    free(e->box);
+    free(e->flight);
     engine_outbox_finish(&e->outbox);
     engine_inbox_finish(&e->inbox);
     engine_job_table_finish(&e->jobs);
@@ -207,7 +326,7 @@ void engine_info(const struct engine *e, struct engine_info *out)
         .fingerprint = model_fingerprint(e->model),
         .threads = e->kernels->threads,
         .kv_host = e->kv_host,
-        .kv_port = e->transfer ? transfer_port(e->transfer) : 0,
+        .kv_port = e->kv_lead ? kv_lead_port(e->kv_lead) : 0,
         .engine_id = e->engine_id,
     };
 }
@@ -222,6 +341,25 @@ static int check_ids(const struct engine *e, const int32_t *ids, uint32_t n, con
             return err_set(err, ERR_RANGE, "%s: token id %d is outside the vocabulary [0, %u)",
                            what, ids[i], vocab);
     return 0;
+}
+
+/* Output tokens that came with the request. */
+static int check_output(const struct engine *e, const struct engine_request *r, struct err *err)
+{
+    const struct kv_params *kv = r->kv;
+
+    if (!kv || kv->n_output == 0)
+        return 0;
+    if (r->sampling->prompt_logprobs >= 0 || r->sampling->prompt_only)
+        return err_set(err, ERR_INVAL,
+                       "kv_transfer_params.output_token_ids: an output that goes on has no "
+                       "prompt_logprobs");
+    if (!kv->do_remote_decode && kv->n_output >= r->sampling->max_tokens)
+        return err_set(err, ERR_INVAL,
+                       "kv_transfer_params.output_token_ids has %u tokens, so nothing is left of "
+                       "max_tokens %u",
+                       kv->n_output, r->sampling->max_tokens);
+    return check_ids(e, kv->output_ids, kv->n_output, "kv_transfer_params.output_token_ids", err);
 }
 
 static int check_lists(const struct engine *e, const struct sampling *s, struct err *err)
@@ -251,13 +389,20 @@ static int check(const struct engine *e, const struct engine_request *r, struct 
 {
     uint32_t limit = e->sched_config.max_model_len;
     uint64_t room = r->sampling->prompt_only ? 0 : 1;
+    char why[300];
     int st;
 
+    if (atomic_load(&e->broken))
+        return err_set(err, ERR_CLOSED, "%s", e->broken_why);
     if (atomic_load(&e->closing))
         return err_set(err, ERR_CLOSED, "the server is shutting down");
+    if (engine_is_apart(e, why, sizeof why))
+        return err_set(err, ERR_BUSY, "%s", why);
     if (r->n_prompt == 0)
         return err_set(err, ERR_INVAL, "the prompt is empty");
-    if (r->n_prompt + room > limit)
+    if ((st = check_output(e, r, err)) < 0)
+        return st;
+    if (r->n_prompt + (r->kv ? r->kv->n_output : 0) + room > limit)
         return err_set(err, ERR_TOOLONG,
                        "this model's maximum context length is %u tokens, but the prompt has %u "
                        "tokens and at least %u output token is asked for; shorten the prompt",
@@ -342,10 +487,10 @@ uint32_t engine_events(struct engine *e, struct engine_event *out, uint32_t max)
 
 int engine_kv_release(struct engine *e, const struct kv_params *p)
 {
-    if (!e->transfer)
+    if (!e->kv_lead)
         return ERR_NOTFOUND;
-    return transfer_abort_hold(e->transfer,
-                               p->remote_request_id[0] ? p->remote_request_id : p->transfer_id);
+    return kv_lead_abort_hold(e->kv_lead,
+                              p->remote_request_id[0] ? p->remote_request_id : p->transfer_id);
 }
 
 int engine_kv_release_remote(struct engine *e, const struct kv_params *p)
@@ -353,22 +498,22 @@ int engine_kv_release_remote(struct engine *e, const struct kv_params *p)
     static const unsigned char any_prompt[TRANSFER_PROMPT_BYTES];
     struct transfer_source src = engine_remote_source(e, p, any_prompt);
 
-    if (!e->transfer || !p->remote_host[0] || !p->remote_port)
+    if (!e->kv_lead || !p->remote_host[0] || !p->remote_port)
         return ERR_NOTFOUND;
-    return transfer_release_remote(e->transfer, &src);
+    return kv_lead_release_remote(e->kv_lead, &src);
 }
 
 void engine_kv_refuse(struct engine *e, const struct kv_params *p)
 {
     if (e->kv.produce && p->transfer_id[0])
-        transfer_drop(e->transfer, p->transfer_id);
+        kv_lead_drop(e->kv_lead, p->transfer_id);
 }
 
 int engine_kv_probe(struct engine *e, const char *host, uint16_t port, struct err *err)
 {
     if (!e->kv.consume)
         return err_set(err, ERR_INVAL, "this instance is no KV consumer");
-    return transfer_probe(e->transfer, host, port, err);
+    return kv_lead_probe(e->kv_lead, host, port, err);
 }
 
 int engine_reset_prefix_cache(struct engine *e, void *user)
@@ -391,8 +536,10 @@ void engine_stats(struct engine *e, struct engine_stats *out)
     *out = e->stats;
     out->busy_since_step = e->busy_since > 0 ? clock_now() - e->busy_since : 0;
     pthread_mutex_unlock(&e->lock);
-    if (e->transfer)
-        transfer_stats(e->transfer, &out->transfer);
+    if (e->dp)
+        engine_dp_stats(e->dp, &out->dp);
+    if (e->kv_lead)
+        kv_lead_stats(e->kv_lead, &out->transfer);
 }
 
 uint32_t engine_step_sizes(struct engine *e, uint32_t *out, uint32_t max)

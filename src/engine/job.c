@@ -18,11 +18,13 @@ int engine_job_create(struct job **out, const struct engine_request *r)
     j->cancel.kind = MAIL_CANCEL;
     j->user = r->user;
     j->priority = r->priority;
-    j->n_prompt = r->n_prompt;
+    j->n_output = r->kv ? r->kv->n_output : 0;
+    j->n_prompt = r->n_prompt + j->n_output;
+    j->give_back = r->give_back;
     j->salt_len = r->salt_len;
     j->last_token = -1;
     sampling_init(&j->sampling);
-    j->prompt = malloc(r->n_prompt * sizeof *j->prompt);
+    j->prompt = malloc(j->n_prompt * sizeof *j->prompt);
     j->salt = malloc(r->salt_len + 1);
     if (!j->prompt || !j->salt || sampling_copy(&j->sampling, r->sampling) < 0 ||
         (r->kv && kv_params_copy(&j->kv, r->kv) < 0)) {
@@ -30,6 +32,8 @@ int engine_job_create(struct job **out, const struct engine_request *r)
         return ERR_NOMEM;
     }
     memcpy(j->prompt, r->prompt, r->n_prompt * sizeof *j->prompt);
+    if (j->n_output)
+        memcpy(j->prompt + r->n_prompt, j->kv.output_ids, j->n_output * sizeof *j->prompt);
     if (r->salt_len)
         memcpy(j->salt, r->salt, r->salt_len);
     if (r->sampling->prompt_logprobs >= 0) {

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "engine/engine.h"
+#include "engine/kv_lead.h"
 
 enum mail_kind {
     MAIL_SUBMIT,    /* a new job */
@@ -13,6 +14,9 @@ enum mail_kind {
     MAIL_LEASE_END, /* its lease ended */
     MAIL_CANCEL,    /* its client wants it to end */
     MAIL_RESET,     /* forget the prefix cache */
+    MAIL_BOX,       /* a plan or a result from another rank */
+    MAIL_BROKEN,    /* the ranks are not together any more */
+    MAIL_LEAVE,     /* a rank other than 0: the end */
 };
 
 /* A message to the engine thread; embedded where the sender must not fail. */
@@ -36,8 +40,9 @@ struct job {
     enum finish cancel_finish;
 
     /* the request, until the scheduler has its copy */
-    int32_t *prompt;
-    uint32_t n_prompt;
+    int32_t *prompt;             /* and the output tokens that came with it */
+    uint32_t n_prompt, n_output; /* the latter of the former */
+    bool give_back;
     struct sampling sampling;
     void *salt;
     size_t salt_len;
@@ -49,9 +54,8 @@ struct job {
     char transfer_id[TRANSFER_ID_MAX];
     unsigned char digest[TRANSFER_PROMPT_BYTES]; /* of the prompt; where kv.transfer_id is given */
     bool expected;                               /* PRODUCE: consumers may wait for it by name */
-    int pull_status;
-    char pull_why[512]; /* a sentence when pull_status is an error */
-    uint64_t pull_bytes;
+    struct kv_track pull, lease;
+    uint64_t pull_bytes; /* of the ranks, where DONE is still to be said */
     double pull_seconds;
     bool pulling;
     bool pull_tried; /* the remote side has heard of this request */

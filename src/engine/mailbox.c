@@ -38,6 +38,7 @@ void engine_inbox_post(struct inbox *b, struct mail *m)
 void engine_inbox_wake(struct inbox *b)
 {
     pthread_mutex_lock(&b->lock);
+    b->woken = true;
     pthread_cond_signal(&b->some);
     pthread_mutex_unlock(&b->lock);
 }
@@ -61,7 +62,7 @@ struct mail *engine_inbox_take(struct inbox *b, double timeout)
     struct mail *m;
 
     pthread_mutex_lock(&b->lock);
-    if (!b->head && timeout > 0) {
+    if (!b->head && !b->woken && timeout > 0) {
         struct timespec until = deadline(timeout);
 
         /* One wait: a wake without mail (engine_inbox_wake) must return too. */
@@ -70,6 +71,7 @@ struct mail *engine_inbox_take(struct inbox *b, double timeout)
     m = b->head;
     b->head = NULL;
     b->tail = &b->head;
+    b->woken = false;
     pthread_mutex_unlock(&b->lock);
     return m;
 }

@@ -12,6 +12,7 @@ struct inbox {
     pthread_cond_t some;
     struct mail *head, **tail;
     bool closed; /* no more mail is taken from outside */
+    bool woken;  /* the next take does not wait */
 };
 
 void engine_inbox_init(struct inbox *b);
@@ -20,7 +21,7 @@ void engine_inbox_finish(struct inbox *b);
 void engine_inbox_post(struct inbox *b, struct mail *m);
 /* Everything that waits, in order; NULL if nothing came within timeout seconds (0: does not wait). */
 struct mail *engine_inbox_take(struct inbox *b, double timeout);
-/* Wakes the taker without mail. */
+/* Wakes the taker without mail, or the next one if nobody waits now. */
 void engine_inbox_wake(struct inbox *b);
 
 /* Events for the front: a ring that grows as needed. The engine makes no further step while more

@@ -25,20 +25,56 @@ static uint64_t useful_blocks(const struct sched_config *s)
     return (uint64_t)s->max_seqs * blocks_for(s->max_model_len, s->block_tokens);
 }
 
+/* What the ranks of one host have and need together. */
+struct host_sum {
+    uint64_t available, need, scratch, block;
+    uint32_t n;
+};
+
+static struct host_sum sum_of_host(const struct ranks *r, const char *host)
+{
+    struct host_sum s = { .available = UINT64_MAX };
+
+    for (uint32_t i = 0; i < r->n; i++) {
+        const struct rank_facts *f = &r->facts[i];
+
+        if (strcmp(f->host, host) != 0)
+            continue;
+        if (f->available < s.available)
+            s.available = f->available;
+        s.need += f->need;
+        s.scratch += f->scratch;
+        s.block += f->block;
+        s.n++;
+    }
+    return s;
+}
+
+/* Blocks that the memory of a rank's host has room for, where all of that host's ranks have as many. */
+static uint64_t blocks_on_host(const struct engine *e, const struct engine_options *opt,
+                               const char *host)
+{
+    struct host_sum s = sum_of_host(e->ranks, host);
+    uint64_t bytes = s.available > s.scratch ? s.available - s.scratch : 0;
+    uint64_t n = (uint64_t)((double)bytes * opt->memory_fraction) / s.block;
+    uint64_t useful = useful_blocks(&e->sched_config);
+
+    return n < useful ? n : useful;
+}
+
+/* The ranks have equally many blocks: as many as each of them has room for. */
 static uint64_t blocks_by_memory(const struct engine *e, const struct engine_options *opt)
 {
-    uint64_t block = kv_layout_token_bytes(&e->layout) * e->layout.block_tokens;
-    uint64_t bytes = opt->kv_bytes;
-    uint64_t n, useful = useful_blocks(&e->sched_config);
+    uint64_t least = UINT64_MAX;
 
-    if (!bytes) {
-        bytes = topo_memory_available();
-        bytes = bytes > e->scratch_bytes ? bytes - e->scratch_bytes : 0;
-        bytes = (uint64_t)((double)bytes * opt->memory_fraction);
-        n = bytes / block;
-        return n < useful ? n : useful;
+    for (uint32_t i = 0; i < e->ranks->n; i++) {
+        const struct rank_facts *f = &e->ranks->facts[i];
+        uint64_t n = f->pool ? f->pool / f->block : blocks_on_host(e, opt, f->host);
+
+        if (n < least)
+            least = n;
     }
-    return bytes / block;
+    return least;
 }
 
 static uint32_t step_tokens(const struct engine_options *opt)
@@ -92,6 +128,8 @@ int engine_memory_check(struct engine *e, const struct engine_options *opt, stru
     e->scratch_bytes = m.scratch;
     kv = least_kv(opt, m.kv_token);
     sum = m.weights + m.tables + m.scratch + kv;
+    e->facts.need = sum;
+    e->facts.available = available;
     log_info("memory before loading: weights will take %.3f GiB, scratch for steps of %u tokens "
              "about %.3f GiB, the KV cache %llu bytes a token and at least %.3f GiB; available are "
              "%.2f GiB",
@@ -106,28 +144,75 @@ int engine_memory_check(struct engine *e, const struct engine_options *opt, stru
                    gib(available), advice(text, sizeof text, opt, &m, available));
 }
 
+int engine_memory_verdict(const struct engine *e, struct err *err)
+{
+    const struct ranks *r = e->ranks;
+    struct host_sum s = sum_of_host(r, r->facts[r->rank].host);
+
+    if (s.n <= 1 || s.available == 0 || s.need <= s.available)
+        return 0;
+    return err_set(
+        err, ERR_NOMEM,
+        "the %u ranks on this host do not fit into its memory: weights, scratch and a "
+        "least KV cache take %.2f GiB together, but %.2f GiB are available; free memory, "
+        "or spread the ranks over more hosts",
+        s.n, gib(s.need), gib(s.available));
+}
+
 /* Layers of the stage without those that only drafts read. */
 static uint32_t main_layers(const struct engine *e, const struct model_options *m)
 {
     return m->n_layers ? m->n_layers : model_config(e->model)->n_layers - m->first_layer;
 }
 
-int engine_memory_plan(struct engine *e, const struct engine_options *opt, struct err *err)
+static void fill_layout(struct engine *e, const struct engine_options *opt)
 {
     struct model_kv_shape shape;
-    struct sched_config *s = &e->sched_config;
-    uint64_t n = s->n_blocks, tokens;
 
     model_kv_shape(e->model, &shape);
     e->layout = (struct kv_layout){
         .n_layers = shape.n_layers,
+        .first_layer = opt->model.first_layer,
         .n_draft = shape.n_layers - main_layers(e, &opt->model),
         .planes = shape.latent ? 1 : 2,
         .kv_heads = shape.kv_heads,
+        .first_head = shape.first_head,
+        .all_layers = model_config(e->model)->n_layers,
+        .all_heads = shape.all_heads,
         .head_dim = shape.head_dim,
         .elem_bytes = model_kv_type(e->model) == K_F32 ? 4 : 2,
-        .block_tokens = s->block_tokens,
+        .block_tokens = e->sched_config.block_tokens,
     };
+}
+
+/* Buffers in which states travel from stage to stage. */
+static uint64_t state_buffers(const struct engine *e)
+{
+    const struct ranks *r = e->ranks;
+    uint64_t ways = (r->stage > 0) + (r->stage + 1 < r->pp);
+
+    return 2 * ways * e->sched_config.max_batched_tokens * model_config(e->model)->hidden *
+           sizeof(float);
+}
+
+void engine_memory_facts(struct engine *e, const struct engine_options *opt)
+{
+    struct rank_facts *f = &e->facts;
+
+    fill_layout(e, opt);
+    f->available = topo_memory_available();
+    f->scratch = e->scratch_bytes + state_buffers(e);
+    f->block = kv_layout_token_bytes(&e->layout) * e->layout.block_tokens;
+    f->pool = opt->kv_bytes;
+    f->n_draft = e->layout.n_draft;
+    snprintf(f->fingerprint, sizeof f->fingerprint, "%s", model_fingerprint(e->model));
+}
+
+int engine_memory_plan(struct engine *e, const struct engine_options *opt, struct err *err)
+{
+    struct sched_config *s = &e->sched_config;
+    uint64_t n = s->n_blocks, tokens;
+
     if (!n)
         n = blocks_by_memory(e, opt);
     if (n > MEMORY_MAX_BLOCKS)

@@ -153,18 +153,44 @@ struct sample_call {
     uint32_t n;
 };
 
-static void sample_team(void *arg)
+static void sample_rows_team(void *arg)
 {
     const struct sample_call *c = arg;
 
     c->k->sample(c->k, c->out, c->logits, c->ld, c->vocab, c->rows, c->n);
 }
 
-void engine_sample(const struct kernels *k, struct k_choice *out, float *logits, size_t ld,
-                   uint32_t vocab, const struct k_sample *rows, uint32_t n)
+/* Ids that are sent at a time. */
+#define SHARE_IDS 256
+
+/* What comes from a rank that has failed is garbage: it must not lead out of the vocabulary. */
+static void share_ids(const struct sample_team *team, struct k_choice *out, uint32_t vocab,
+                      uint32_t n)
+{
+    int32_t id[SHARE_IDS];
+
+    for (uint32_t first = 0; first < n; first += SHARE_IDS) {
+        uint32_t part = n - first < SHARE_IDS ? n - first : SHARE_IDS;
+
+        memset(id, 0, sizeof id);
+        for (uint32_t i = 0; !team->follows && i < part; i++)
+            id[i] = out[first + i].id;
+        team->share(team->arg, id, part * sizeof *id);
+        for (uint32_t i = 0; team->follows && i < part; i++)
+            out[first + i] = (struct k_choice){ .id = (uint32_t)id[i] < vocab ? id[i] : 0 };
+    }
+}
+
+void engine_sample(const struct kernels *k, const struct sample_team *team, struct k_choice *out,
+                   float *logits, size_t ld, uint32_t vocab, const struct k_sample *rows,
+                   uint32_t n)
 {
     struct sample_call call = { k, out, logits, ld, vocab, rows, n };
 
-    k->run(k, sample_team, &call);
-    k->sync(k);
+    if (!team->follows) {
+        k->run(k, sample_rows_team, &call);
+        k->sync(k);
+    }
+    if (team->share)
+        share_ids(team, out, vocab, n);
 }

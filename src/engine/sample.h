@@ -35,8 +35,18 @@ int engine_rows_choose(struct sample_rows *s, const struct plan_entry *en, uint3
 /* Adds a row that only reports the log-probability of a token that is given. ERR_AGAIN as above. */
 int engine_rows_forced(struct sample_rows *s, int32_t token, int32_t n_top);
 
-/* Runs the backend's sampler over n rows of logits, which it overwrites, and waits for the result. */
-void engine_sample(const struct kernels *k, struct k_choice *out, float *logits, size_t ld,
-                   uint32_t vocab, const struct k_sample *rows, uint32_t n);
+/* Ranks that have the same logits: the first of them samples, share makes its bytes known to the others.
+ * All zeros: alone. */
+struct sample_team {
+    void (*share)(void *arg, void *data, size_t bytes);
+    void *arg;
+    bool follows; /* not the first; its logits may be anything */
+};
+
+/* Runs the backend's sampler over n rows of logits, which it overwrites, and waits for the result. Those
+ * who follow get the ids only. */
+void engine_sample(const struct kernels *k, const struct sample_team *team, struct k_choice *out,
+                   float *logits, size_t ld, uint32_t vocab, const struct k_sample *rows,
+                   uint32_t n);
 
 #endif

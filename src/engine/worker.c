@@ -22,6 +22,8 @@ struct worker {
     struct k_kv *kv;         /* one a layer */
     struct drafter *drafter; /* NULL without a multi-token prediction layer */
     uint32_t max_tokens, max_seqs;
+    bool hidden_only, shares_head;
+    struct sample_team team;
     int32_t *ids; /* [max_tokens] */
     uint32_t *pos;
     struct k_seq *seqs; /* [max_seqs] */
@@ -63,6 +65,9 @@ static int open_drafter(struct worker *w, const struct worker_options *o, struct
         .max_logit_rows = WORKER_LOGIT_ROWS,
         .max_model_len = o->max_model_len,
         .kv = w->kv[o->layout.n_layers - 1],
+        .team = w->team,
+        .rounds = o->draft_rounds,
+        .shares_head = o->shares_head,
     };
 
     return o->layout.n_draft ? engine_drafter_create(&w->drafter, &d, e) : 0;
@@ -80,6 +85,9 @@ int engine_worker_create(struct worker **out, const struct worker_options *o, st
     w->model = o->model;
     w->max_tokens = o->max_batched_tokens;
     w->max_seqs = o->max_seqs;
+    w->hidden_only = o->hidden_only;
+    w->shares_head = o->shares_head;
+    w->team = (struct sample_team){ o->share, o->share_arg, o->follows };
     w->kv = calloc(o->layout.n_layers, sizeof *w->kv);
     w->ids = calloc(w->max_tokens, sizeof *w->ids);
     w->pos = calloc(w->max_tokens, sizeof *w->pos);
@@ -171,7 +179,7 @@ static void flush_picks(struct worker *w, const struct plan *p, struct step_choi
     if (w->n_picks == 0)
         return;
     logits = model_logits(w->model, w->work, w->pick_row, w->n_picks, &ld);
-    engine_sample(w->k, w->choice, logits, ld, model_config(w->model)->vocab, w->rows.row,
+    engine_sample(w->k, &w->team, w->choice, logits, ld, model_config(w->model)->vocab, w->rows.row,
                   w->rows.n);
     for (uint32_t i = 0; i < w->n_picks; i++) {
         const struct pick *pk = &w->pick[i];
@@ -232,6 +240,16 @@ static void pick_entry(struct worker *w, const struct plan *p, uint32_t i, uint3
                  out, sink);
 }
 
+/* With this rank's part of the head, until no rank has rows left. */
+static void help_others(struct worker *w)
+{
+    size_t ld;
+
+    do
+        model_logits(w->model, w->work, NULL, 0, &ld);
+    while (model_head_more(w->work));
+}
+
 void engine_worker_run(struct worker *w, const struct plan *p, struct step_choice *out,
                        const struct worker_sink *sink)
 {
@@ -240,12 +258,27 @@ void engine_worker_run(struct worker *w, const struct plan *p, struct step_choic
 
     fill_batch(w, p, &b);
     model_forward(w->model, w->work, w->kv, &b);
-    for (uint32_t i = 0; i < p->n_entries; i++) {
+    for (uint32_t i = 0; i < p->n_entries; i++)
         out[i].n = out[i].n_draft = 0;
+    if (w->hidden_only)
+        return;
+    for (uint32_t i = 0; i < p->n_entries; i++) {
         pick_entry(w, p, i, row, out, sink);
         row += p->entries[i].n;
     }
     flush_picks(w, p, out, sink);
+    if (w->shares_head)
+        help_others(w);
     if (w->drafter)
         engine_drafter_run(w->drafter, p, out);
+}
+
+void engine_worker_watch(struct worker *w, void (*layer_done)(void *arg, uint32_t layer), void *arg)
+{
+    model_watch_layers(w->work, layer_done, arg);
+}
+
+float *engine_worker_states(struct worker *w)
+{
+    return model_states(w->work);
 }

@@ -24,18 +24,22 @@ static int on_notify(void *arg)
     return 0;
 }
 
-void drive_open(struct drive *d, const struct drive_options *o)
+struct engine_options drive_engine_options(const struct drive_options *o)
 {
-    struct engine_options opt = {
+    return (struct engine_options){
         .model = { .path = o->model, .dtype = MODEL_DTYPE_FLOAT32, .mtp = o->mtp },
-        .kernel = { .threads = 2 },
+        .kernel = { .threads = o->threads ? o->threads : 2 },
+        .ranks = o->ranks,
         .sched = { .block_tokens = o->block_tokens ? o->block_tokens : 16,
-                   .n_blocks = o->n_blocks ? o->n_blocks : 64,
+                   .n_blocks = o->kv_bytes   ? 0
+                               : o->n_blocks ? o->n_blocks
+                                             : 64,
                    .max_batched_tokens = o->max_batched_tokens ? o->max_batched_tokens : 256,
                    .max_seqs = o->max_seqs ? o->max_seqs : 8,
                    .max_model_len = 512,
-                   .max_inflight = 1,
+                   .max_inflight = o->ranks.pp > 1 ? o->ranks.pp + 1 : 1,
                    .chunked_prefill = true,
+                   .chunks = o->chunks,
                    .prefix_caching = !o->no_prefix_cache },
         .kv = { .produce = o->produce,
                 .consume = o->consume,
@@ -46,12 +50,22 @@ void drive_open(struct drive *d, const struct drive_options *o)
                 .connect_timeout = 3,
                 .checksums = true,
                 .on_failure = o->on_failure },
+        .kv_bytes = o->kv_bytes,
+        .profile_seconds = o->profile_seconds,
         .n_draft_tokens = o->n_draft_tokens,
         .step_delay = o->step_delay,
-        .notify = on_notify,
-        .notify_arg = d,
+        .timeline = o->timeline,
+        .timeline_arg = o->timeline_arg,
     };
+}
+
+void drive_open(struct drive *d, const struct drive_options *o)
+{
+    struct engine_options opt = drive_engine_options(o);
     struct err err = { "" };
+
+    opt.notify = on_notify;
+    opt.notify_arg = d;
 
     memset(d, 0, sizeof *d);
     pthread_mutex_init(&d->lock, NULL);

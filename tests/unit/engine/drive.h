@@ -38,7 +38,17 @@ struct drive_options {
     enum kv_failure on_failure;
     double lease_seconds, step_delay;
     const char *secret;
+    uint64_t kv_bytes; /* the pool by these, n_blocks does not count then; 0: by n_blocks */
+    struct sched_chunks chunks;
+    double profile_seconds;
+    uint32_t threads; /* 0: 2 */
+    struct engine_ranks ranks;
+    void (*timeline)(void *arg, const struct engine_step_times *t);
+    void *timeline_arg;
 };
+
+/* What drive_open opens, but for who is notified. */
+struct engine_options drive_engine_options(const struct drive_options *o);
 
 /* Aborts the test with the engine's sentence if it cannot open. */
 void drive_open(struct drive *d, const struct drive_options *o);

@@ -18,6 +18,7 @@ struct model_work {
     uint64_t *state, *next_state; /* of the rows of the last forward or draft */
     uint32_t *pos, *next_pos;
     bool after_forward; /* that it was a forward */
+    bool more;          /* model_head_more */
     uint64_t *main_state;
     float *logits;
 };
@@ -133,6 +134,7 @@ static struct model *counters(const struct model *m)
 void model_forward(const struct model *m, struct model_work *w, const struct k_kv *kv,
                    const struct model_batch *b)
 {
+    counters(m)->n_forwards++;
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         const struct k_seq *s = &b->seqs[i];
 
@@ -163,10 +165,21 @@ static void make_logits(float *out, uint64_t state)
         out[i] += 2;
 }
 
+/* A round of those that share the head. */
+static void count_round(const struct model *m, struct model_work *w, uint32_t n_rows)
+{
+    struct model *c = counters(m);
+
+    w->more = n_rows > 0 || c->n_round < c->others;
+    c->n_round = w->more ? c->n_round + 1 : 0;
+    c->n_ends += !w->more;
+}
+
 float *model_logits(const struct model *m, struct model_work *w, const uint32_t *rows,
                     uint32_t n_rows, size_t *ld)
 {
     counters(m)->n_wrong += n_rows > w->max_logit_rows;
+    count_round(m, w, n_rows);
     for (uint32_t i = 0; i < n_rows; i++)
         make_logits(w->logits + (size_t)i * FAKE_VOCAB, w->main_state[rows[i]]);
     *ld = FAKE_VOCAB;
@@ -233,12 +246,19 @@ void model_draft(const struct model *m, struct model_work *w, const struct k_kv 
     w->next_pos = pos;
     w->after_forward = false;
     counters(m)->n_mtp_rows += b->n;
+    counters(m)->n_drafts++;
+}
+
+bool model_head_more(const struct model_work *w)
+{
+    return w->more;
 }
 
 float *model_draft_logits(const struct model *m, struct model_work *w, const uint32_t *rows,
                           uint32_t n_rows, size_t *ld)
 {
     counters(m)->n_wrong += n_rows > w->max_logit_rows;
+    count_round(m, w, n_rows);
     for (uint32_t i = 0; i < n_rows; i++) {
         uint64_t state = w->state[rows[i]];
         bool good = mix(state, 77) % 100 < m->good_drafts;
@@ -247,4 +267,19 @@ float *model_draft_logits(const struct model *m, struct model_work *w, const uin
     }
     *ld = FAKE_VOCAB;
     return w->logits;
+}
+
+/* It is no stage of several. */
+float *model_states(struct model_work *w)
+{
+    (void)w;
+    return NULL;
+}
+
+/* Nobody sends its layers away. */
+void model_watch_layers(struct model_work *w, void (*done)(void *arg, uint32_t layer), void *arg)
+{
+    (void)w;
+    (void)done;
+    (void)arg;
 }

@@ -13,10 +13,15 @@
 
 struct model {
     struct model_config config;
-    uint32_t good_drafts;        /* percent */
-    bool has_mtp;                /* two layers: the second is the prediction layer's */
-    uint32_t n_wrong;            /* what was read was not what must stand there */
-    uint64_t n_rows, n_mtp_rows; /* computed */
+    uint32_t good_drafts;          /* percent */
+    bool has_mtp;                  /* two layers: the second is the prediction layer's */
+    uint32_t n_wrong;              /* what was read was not what must stand there */
+    uint64_t n_rows, n_mtp_rows;   /* computed */
+    uint64_t n_forwards, n_drafts; /* calls */
+    /* The head is shared with ranks that have so many rounds of logits each time; the call in which
+     * nobody has any ends them. */
+    uint32_t others, n_round;
+    uint64_t n_ends;
 };
 
 void fake_model_init(struct model *m, uint32_t good_drafts, bool has_mtp);

@@ -51,6 +51,9 @@ struct run {
     struct sched_config sched;
     uint32_t good_drafts;
     bool has_mtp;
+    uint32_t rounds; /* with other instances: so many each step */
+    uint32_t others; /* rounds that they have of the shared head */
+    uint64_t n_forwards, n_draft_calls, n_ends;
     struct told told[N_REQUESTS];
     uint64_t n_steps, n_preempted, n_drafts, n_accepted, n_cached, n_mtp_rows;
 };
@@ -141,14 +144,17 @@ static void count_drafts(struct run *r, const struct plan *p, const struct step_
     }
 }
 
-static struct worker *make_worker(struct model *m, const struct kernels *k,
-                                  const struct sched_config *c, void **pool)
+static struct worker *make_worker(struct model *m, const struct kernels *k, const struct run *r,
+                                  void **pool)
 {
+    const struct sched_config *c = &r->sched;
     struct worker_options o = { .kernels = k,
                                 .model = m,
                                 .max_batched_tokens = c->max_batched_tokens,
                                 .max_seqs = c->max_seqs,
                                 .max_model_len = c->max_model_len,
+                                .draft_rounds = r->rounds,
+                                .shares_head = r->others > 0,
                                 .layout = fake_model_layout(m, c->block_tokens, c->n_blocks) };
     struct worker *w = NULL;
 
@@ -165,6 +171,7 @@ static struct worker *make_worker(struct model *m, const struct kernels *k,
 static void run_all(struct run *r, struct sched *s, struct worker *w)
 {
     static const struct worker_sink sink = { .prompt = on_prompt, .token = on_token };
+    static const struct plan nothing; /* others have work */
     struct step_choice choice[N_REQUESTS];
     const struct plan *p;
     uint32_t n_asked = 0;
@@ -174,12 +181,16 @@ static void run_all(struct run *r, struct sched *s, struct worker *w)
             for (int i = 0; i < 2; i++, n_asked++)
                 ask(s, &r->told[n_asked], n_asked);
         p = sched_step(s, 0);
+        if (!p && r->rounds && r->n_steps < 100)
+            p = &nothing;
         if (!p)
             break;
         watched = true;
         engine_worker_run(w, p, choice, &sink);
         watched = false;
         count_drafts(r, p, choice);
+        if (p == &nothing)
+            continue;
         sched_commit(s, &(struct step_result){ .seq = p->seq, .choice = choice }, 0);
         read_events(s, r);
     }
@@ -199,13 +210,17 @@ static void run(struct run *r)
 
     assert_int_equal(kernels_open(&k, &ko, NULL), 0);
     fake_model_init(&m, r->good_drafts, r->has_mtp);
-    w = make_worker(&m, k, &r->sched, &pool);
+    m.others = r->others;
+    w = make_worker(&m, k, r, &pool);
     assert_int_equal(sched_create(&s, &r->sched, NULL), 0);
     run_all(r, s, w);
     sched_stats(s, &st);
     assert_int_equal(st.blocks_used, 0);
     assert_int_equal(m.n_wrong, 0);
     r->n_mtp_rows = m.n_mtp_rows;
+    r->n_forwards = m.n_forwards;
+    r->n_draft_calls = m.n_drafts;
+    r->n_ends = m.n_ends;
     sched_destroy(s);
     engine_worker_destroy(w);
     kernels_close(k);
@@ -293,12 +308,33 @@ static void under_pressure(void **state)
     assert_true(n_preempted > 10 && n_accepted > 100 && n_cached > 100);
 }
 
+/* Each step asks the model for the same, whatever its own requests need: the other ranks do. */
+static void the_same_rounds_each_step(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 3; n++)
+        for (uint32_t others = 0; others < 3; others++) {
+            struct run r = { .sched = roomy(), .good_drafts = 60, .has_mtp = true };
+
+            r.sched.n_draft_tokens = r.rounds = n;
+            r.others = others;
+            run(&r);
+            same_output(&r);
+            assert_true(r.n_steps >= 100);
+            assert_int_equal(r.n_forwards, r.n_steps);
+            assert_int_equal(r.n_draft_calls, r.n_steps * n);
+            if (others)
+                assert_int_equal(r.n_ends, r.n_steps * (1 + n));
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_and_quality_of_drafts),
         cmocka_unit_test(the_layer_keeps_up_without_drafts),
         cmocka_unit_test(under_pressure),
+        cmocka_unit_test(the_same_rounds_each_step),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

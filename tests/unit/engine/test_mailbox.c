@@ -57,6 +57,23 @@ static void an_empty_inbox_waits_no_longer_than_asked(void **state)
     engine_inbox_finish(&b);
 }
 
+/* Nobody was waiting when it was told to wake up: then it does not begin to. */
+static void a_wake_up_is_kept(void **state)
+{
+    struct inbox b;
+    double began = clock_now();
+
+    (void)state;
+    engine_inbox_init(&b);
+    engine_inbox_wake(&b);
+    assert_null(engine_inbox_take(&b, 600));
+    assert_true(clock_now() - began < 300);
+    began = clock_now();
+    assert_null(engine_inbox_take(&b, 0.05)); /* once */
+    assert_true(clock_now() - began > 0.04);
+    engine_inbox_finish(&b);
+}
+
 static void events_survive_growth_and_wrap(void **state)
 {
     struct outbox o;
@@ -211,6 +228,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mail_keeps_its_order),
         cmocka_unit_test(an_empty_inbox_waits_no_longer_than_asked),
+        cmocka_unit_test(a_wake_up_is_kept),
         cmocka_unit_test(events_survive_growth_and_wrap),
         cmocka_unit_test(the_front_is_told_once_until_it_has_fetched_all),
         cmocka_unit_test(a_front_that_could_not_be_told_is_told_again),
