@@ -14,6 +14,9 @@ static const struct command {
     { "launch", main_launch, "start the data-parallel ranks of this host by a template script" },
     { "mkmodel", main_mkmodel, "make a checkpoint with random weights for a config.json" },
     { "quantize", main_quantize, "make an int8 (W8A8) checkpoint of a float one" },
+    { "ranktable", main_ranktable, "write the table of devices of a deployment" },
+    { "sim", main_sim, "what chunk policies would give, by simulation" },
+    { "calibrate", main_calibrate, "correct the chunk plans of a running instance by measuring" },
     { "version", main_version, "print the version" },
 };
 #define N_COMMANDS (sizeof commands / sizeof *commands)

@@ -7,6 +7,9 @@ int main_proxy(int argc, char **argv);
 int main_launch(int argc, char **argv);
 int main_mkmodel(int argc, char **argv);
 int main_quantize(int argc, char **argv);
+int main_ranktable(int argc, char **argv);
+int main_sim(int argc, char **argv);
+int main_calibrate(int argc, char **argv);
 int main_version(int argc, char **argv);
 
 #endif

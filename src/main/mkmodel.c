@@ -24,7 +24,8 @@ static const struct opt_spec specs[] = {
     { "--seed", OPT_INT, AT(seed), "0", NULL, 0, 9e15,
       "the weights are a function of the configuration and this number" },
     { "--tokenizer", OPT_STRING, AT(tokenizer), NULL, NULL, 0, 0,
-      "folder whose tokenizer is copied; without one, serve with --skip-tokenizer-init" },
+      "folder or .gguf file whose tokenizer it gets; without one, serve with "
+      "--skip-tokenizer-init" },
     { "--max-shard-size", OPT_STRING, AT(max_shard), "5GB", NULL, 0, 0, "largest file" },
     { "--threads", OPT_INT, AT(threads), "0", NULL, 0, 256, "0: one for each CPU" },
     { "--force", OPT_FLAG, AT(force), NULL, NULL, 0, 0,
@@ -41,7 +42,7 @@ static enum mkmodel_layout layout_of(const char *name)
                                        : MKMODEL_BF16;
 }
 
-static int run(const void *settings, const char *in, const char *out, struct err *e)
+static int run(const void *settings, const char *const *args, struct err *e)
 {
     const struct settings *s = settings;
     struct mkmodel_options o = {
@@ -56,15 +57,15 @@ static int run(const void *settings, const char *in, const char *out, struct err
 
     if (st < 0)
         return st;
-    o.config = in;
-    o.out = out;
+    o.config = args[0];
+    o.out = args[1];
     return mkmodel(&o, e);
 }
 
 int main_mkmodel(int argc, char **argv)
 {
     static const struct tool tool = { "mkmodel", specs, "sluice mkmodel CONFIG.json OUT [OPTIONS]",
-                                      run };
+                                      2, run };
     struct settings s = { 0 };
 
     return tool_main(&tool, &s, &s.help, argc, argv);

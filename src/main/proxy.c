@@ -21,6 +21,7 @@ struct settings {
     int64_t fail_limit, ok_limit, wait_limit;
     const char *probe_path;
     bool no_probes;
+    const char *connector;
     double connect_timeout, first_byte_timeout, silence_timeout;
     int64_t max_body, max_connections;
     double keep_alive;
@@ -31,6 +32,8 @@ struct settings {
 
 #define AT(member) offsetof(struct settings, member)
 #define FOREVER    1e9
+#define CONNECTOR  "MooncakeConnectorV1"
+#define LAYERWISE  "MooncakeLayerwiseConnector"
 
 /* The first eight and those of the health checks are the reference proxy's. */
 static const struct opt_spec specs[] = {
@@ -64,6 +67,8 @@ static const struct opt_spec specs[] = {
       "checks that a new instance may fail before it counts as failed" },
     { "--waiting-retry-interval", OPT_FLOAT, AT(wait_interval), "1", NULL, 0.05, 3600,
       "seconds between the checks of a new instance" },
+    { "--kv-connector", OPT_STRING, AT(connector), CONNECTOR, CONNECTOR " " LAYERWISE, 0, 0,
+      "that of the instances; with " LAYERWISE " both legs are sent at once" },
     { "--connect-timeout", OPT_FLOAT, AT(connect_timeout), "5", NULL, 0.05, 3600,
       "seconds to connect to an instance" },
     { "--first-byte-timeout", OPT_FLOAT, AT(first_byte_timeout), "1800", NULL, 0, FOREVER,
@@ -259,6 +264,7 @@ static void fill_options(struct proxy_options *o, const struct settings *set)
         .max_connections = (uint32_t)set->max_connections,
         .keep_alive = set->keep_alive,
         .max_retries = (uint32_t)set->max_retries,
+        .together = strcmp(set->connector, LAYERWISE) == 0,
         .retry_delay = set->retry_delay,
         .connect_timeout = set->connect_timeout,
         .first_byte_timeout = set->first_byte_timeout,

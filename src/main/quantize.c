@@ -46,7 +46,7 @@ static const struct opt_spec specs[] = {
     { NULL, OPT_END, 0, NULL, NULL, 0, 0, NULL },
 };
 
-static int run(const void *settings, const char *in, const char *out, struct err *e)
+static int run(const void *settings, const char *const *args, struct err *e)
 {
     const struct settings *s = settings;
     struct quantize_options o = {
@@ -65,14 +65,15 @@ static int run(const void *settings, const char *in, const char *out, struct err
 
     if (st < 0)
         return st;
-    o.in = in;
-    o.out = out;
+    o.in = args[0];
+    o.out = args[1];
     return quantize(&o, e);
 }
 
 int main_quantize(int argc, char **argv)
 {
-    static const struct tool tool = { "quantize", specs, "sluice quantize IN OUT [OPTIONS]", run };
+    static const struct tool tool = { "quantize", specs, "sluice quantize IN OUT [OPTIONS]", 2,
+                                      run };
     struct settings s = { 0 };
 
     return tool_main(&tool, &s, &s.help, argc, argv);

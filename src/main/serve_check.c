@@ -8,37 +8,6 @@
 #include "main/serve_flags.h"
 #include "serve/config.h"
 
-/* ---- ranks ---- */
-
-static int check_ranks(const struct serve_config *c, struct err *e)
-{
-    const struct {
-        const char *flag;
-        int64_t value, only;
-    } rows[] = {
-        { "--tensor-parallel-size", c->tp, 1 },
-        { "--pipeline-parallel-size", c->pp, 1 },
-        { "--data-parallel-size", c->dp, 1 },
-        { "--data-parallel-rank", c->dp_rank, 0 },
-        { "--data-parallel-start-rank", c->dp_start, 0 },
-        { "--decode-context-parallel-size", c->dcp, 1 },
-        { "--prefill-context-parallel-size", c->pcp, 1 },
-        { "--nnodes", c->nnodes, 1 },
-        { "--node-rank", c->node_rank, 0 },
-    };
-
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].value != rows[i].only)
-            return err_set(e, ERR_UNSUPPORTED,
-                           "%s %lld: this build serves one rank; leave it out or use %lld",
-                           rows[i].flag, (long long)rows[i].value, (long long)rows[i].only);
-    if (c->dp_local > 1 || c->api_servers > 1)
-        return err_set(e, ERR_UNSUPPORTED, "%s %lld: this build serves one rank with one front",
-                       c->dp_local > 1 ? "--data-parallel-size-local" : "--api-server-count",
-                       (long long)(c->dp_local > 1 ? c->dp_local : c->api_servers));
-    return 0;
-}
-
 /* ---- the model's numbers ---- */
 
 static int check_types(struct serve_config *c, struct err *e)
@@ -51,6 +20,29 @@ static int check_types(struct serve_config *c, struct err *e)
     if (c->block_size % 16)
         return err_set(e, ERR_INVAL, "--block-size: %lld is not a multiple of 16",
                        (long long)c->block_size);
+    return 0;
+}
+
+/* vLLM's CPU backend sizes the KV cache of each rank by this. */
+static int kv_space_from_env(struct serve_config *c, struct err *e)
+{
+    const char *text = getenv("VLLM_CPU_KVCACHE_SPACE");
+    double gib;
+    char *end;
+
+    if (!text || !text[0])
+        return 0;
+    gib = strtod(text, &end);
+    if (end == text || *end || !(gib > 0) || gib > 1e6)
+        return err_set(e, ERR_INVAL,
+                       "VLLM_CPU_KVCACHE_SPACE: '%s' is not a size in GiB, such as 4 or 0.5", text);
+    if (c->kv_bytes > 0 || c->n_blocks > 0) {
+        log_info("VLLM_CPU_KVCACHE_SPACE has no effect: %s says how large the KV cache is",
+                 c->n_blocks > 0 ? "--num-gpu-blocks-override" : "--kv-cache-memory-bytes");
+        return 0;
+    }
+    c->kv_bytes = (int64_t)(gib * (double)(1 << 30));
+    log_info("KV cache: %g GiB a rank, as VLLM_CPU_KVCACHE_SPACE says", gib);
     return 0;
 }
 
@@ -115,72 +107,7 @@ static int check_front(struct serve_config *c, const struct serve_args *a, struc
     return 0;
 }
 
-/* ---- free-form configuration ---- */
-
-/* Keys that deployments for other hardware carry. Whatever they ask for is not done here, and the log
- * says so, key by key. */
-static const char *const known_keys[] = {
-    "scheduler_config.profiling_chunk_config",
-    "scheduler_config.recompute_scheduler_enable",
-    "ascend_scheduler_config",
-    "torchair_graph_config",
-    "multistream_overlap_shared_expert",
-    "finegrained_tp_config",
-    "expert_map_path",
-    "eplb_config",
-    "weight_prefetch_config",
-    "enable_shared_expert_dp",
-    "lmhead_tensor_parallel_size",
-    "refresh",
-    "chunked_prefill_for_mla",
-    "enable_weight_nz_layout",
-    "xlite_graph_config",
-    "cudagraph_mode",
-    "cudagraph_capture_sizes",
-    "mode",
-    "level",
-    "backend",
-    "custom_ops",
-    "use_inductor",
-    "pass_config",
-    "splitting_ops",
-    "compile_sizes",
-    "cudagraph_num_of_warmups",
-    "full_cuda_graph",
-    "cache_dir",
-};
-
-static bool is_known(const char *key)
-{
-    for (size_t i = 0; i < sizeof known_keys / sizeof known_keys[0]; i++)
-        if (strcmp(known_keys[i], key) == 0)
-            return true;
-    return false;
-}
-
-static void report_keys(const char *flag, json_t *o)
-{
-    const char *key, *inner;
-    json_t *v, *w;
-    char path[128];
-
-    json_object_foreach(o, key, v)
-    {
-        if (strcmp(key, "scheduler_config") != 0) {
-            log_info("%s: %s %s", flag, key,
-                     is_known(key) ? "has no effect: this build computes on the CPU, one rank"
-                                   : "is unknown and has no effect");
-            continue;
-        }
-        json_object_foreach(v, inner, w)
-        {
-            snprintf(path, sizeof path, "%s.%s", key, inner);
-            log_info("%s: %s %s", flag, path,
-                     is_known(path) ? "has no effect in this build"
-                                    : "is unknown and has no effect");
-        }
-    }
-}
+/* ---- keys of JSON options ---- */
 
 int serve_check_key(const char *flag, const char *where, const char *key, const char *const *known,
                     size_t n, struct err *e)
@@ -275,12 +202,12 @@ int serve_check(struct serve_config *c, const struct serve_args *a, struct err *
 {
     int st;
 
-    if ((st = check_ranks(c, e)) < 0 || (st = check_types(c, e)) < 0 ||
-        (st = check_front(c, a, e)) < 0 || (st = serve_check_kv(c, e)) < 0 ||
-        (st = serve_check_spec(c, e)) < 0)
+    if ((st = check_types(c, e)) < 0 || (st = kv_space_from_env(c, e)) < 0 ||
+        (st = check_front(c, a, e)) < 0 || (st = serve_check_address(c, e)) < 0 ||
+        (st = serve_check_shape(c, a, e)) < 0 || (st = serve_check_kv(c, e)) < 0 ||
+        (st = serve_check_spec(c, e)) < 0 || (st = serve_check_extra(c, e)) < 0)
         return st;
-    report_keys("--additional-config", c->additional);
-    report_keys("--compilation-config", c->compilation);
+    serve_check_roles(c);
     c->has_seed = opts_given(serve_flags, &a->seen, "--seed");
     return make_effective(c);
 }

@@ -18,6 +18,7 @@
 #define BY_LOOKING "found by looking at the files"
 #define CONTENT_STRING "templates see contents as strings"
 #define ENV_PYTHON "only variables that this server knows are read"
+#define FIXED_EP "experts and ranks stay where they are from the start on"
 #define GENERATES "this server generates text"
 #define HEADER_BYTES \
     "the bytes of a header block are limited instead (--h11-max-incomplete-event-size)"
@@ -26,6 +27,8 @@
 #define MAPPED "checkpoints are mapped and packed in one pass"
 #define MM_IDLE "there is no multi-modal input here"
 #define NO_CLIENT_CERTS "client certificates are not checked; use --api-key"
+#define NO_CP "a request's context is not split over ranks"
+#define NO_DBO "a step is not split in two to hide exchanges"
 #define NO_DIFFUSION "diffusion models are not supported"
 #define NO_DOCS "no documentation pages are served"
 #define NO_EMBEDS "prompts are text or token ids"
@@ -65,14 +68,19 @@
 #define ONE_ENGINE "there is one engine"
 #define ONE_FRONT "one thread tokenizes"
 #define ONE_KV_TYPE "all layers keep their own KV, in one type"
-#define ONE_RANK "this build serves one rank"
-#define ONE_RANK_IDLE "this build serves one rank, which holds everything"
+#define OVER_UCX "ranks exchange tensors over UCX, which chooses the way"
+#define OWN_FRONT "each data-parallel rank is an instance with an API of its own; `sluice proxy` is one address for all"
 #define OWN_KERNELS "kernels are chosen by the instruction set (SLUICE_ISA)"
 #define OWN_LOG "the log has one format; see --log-level"
+#define OWN_LOCKSTEP "ranks that share experts agree before each step"
 #define OWN_METRICS "/metrics has one set of figures, and nothing is traced"
 #define OWN_PREFIX "cached blocks are named by SHA-256 and kept until their memory is needed"
+#define OWN_RANKS "`sluice serve` starts the ranks of its host by itself"
+#define OWN_RECOVERY "whoever starts the instances (`sluice launch`, a service manager) starts them again"
 #define OWN_SAMPLER "the sampler has one precision"
+#define OWN_SAMPLER_RANK "one rank of the last stage samples"
 #define OWN_SCHEDULER "the scheduler decides this by itself"
+#define OWN_TIMES "HCCL_CONNECT_TIMEOUT and VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS say how long ranks wait"
 #define QUANT_FOUND "quantization is found by looking at the files"
 #define RAW_LOGPROBS \
     "log-probabilities are those of the model, before penalties and temperature (raw_logprobs)"
@@ -81,14 +89,14 @@
 const struct opt_spec serve_flags[] = {
     /* options */
     { "--aggregate-engine-logging", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, ONE_ENGINE },
-    { "--api-server-count -asc", OPT_INT, AT(api_servers), "1", NULL, 0, 0, "front processes; this build has one" },
+    { "--api-server-count -asc", OPT_INT, AT(api_servers), "1", NULL, 0, 1024, "front processes; one is enough here" },
     { "--config", OPT_STRING, AT(config_file), NULL, NULL, 0, 0, "YAML file of options; the command line goes before it" },
     { "--disable-log-stats", OPT_FLAG, AT(no_log_stats), NULL, NULL, 0, 0, "no line of figures every ten seconds" },
     { "--enable-log-requests", OPT_BOOL, AT(log_requests), NULL, NULL, 0, 0, "a line for each request" },
     { "--fail-on-environ-validation", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, ENV_PYTHON },
     { "--gdn-prefill-backend", OPT_IGNORED, 0, NULL, NULL, 0, 0, OWN_KERNELS },
     { "--grpc", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, NO_GRPC },
-    { "--headless", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, ONE_RANK },
+    { "--headless", OPT_FLAG, AT(headless), NULL, NULL, 0, 0, "only ranks, no API: the other hosts of --nnodes" },
     { "--kda-decode-backend", OPT_IGNORED, 0, NULL, NULL, 0, 0, OWN_KERNELS },
     { "--kda-prefill-backend", OPT_IGNORED, 0, NULL, NULL, 0, 0, OWN_KERNELS },
     { "--shutdown-timeout", OPT_FLOAT, AT(shutdown_timeout), "0", NULL, 0, 86400, "seconds that running requests have after SIGTERM" },
@@ -104,14 +112,14 @@ const struct opt_spec serve_flags[] = {
     { "--chat-template-content-format", OPT_IGNORED, 0, NULL, "auto string", 0, 0, CONTENT_STRING },
     { "--cohere-format", OPT_IGNORED, 0, NULL, NULL, 0, 0, NO_SUCH_API },
     { "--cohere-is-reasoning-model", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, NO_SUCH_API },
-    { "--data-parallel-supervisor-port", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
+    { "--data-parallel-supervisor-port", OPT_IGNORED, 0, NULL, NULL, 0, 0, OWN_RECOVERY },
     { "--default-chat-template-kwargs", OPT_JSON, AT(default_template_kwargs), NULL, NULL, 0, 0, "variables for the chat template" },
     { "--disable-access-log-for-endpoints", OPT_STRING, AT(quiet_paths), NULL, NULL, 0, 0, "paths, split by commas" },
     { "--disable-fastapi-docs", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, NO_DOCS },
     { "--disable-uvicorn-access-log", OPT_BOOL, AT(no_access_log), NULL, NULL, 0, 0, "no line for each HTTP reply" },
-    { "--dp-supervisor-probe-failure-threshold", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--dp-supervisor-probe-interval-s", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--dp-supervisor-probe-timeout-s", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
+    { "--dp-supervisor-probe-failure-threshold", OPT_IGNORED, 0, NULL, NULL, 0, 0, OWN_RECOVERY },
+    { "--dp-supervisor-probe-interval-s", OPT_IGNORED, 0, NULL, NULL, 0, 0, OWN_RECOVERY },
+    { "--dp-supervisor-probe-timeout-s", OPT_IGNORED, 0, NULL, NULL, 0, 0, OWN_RECOVERY },
     { "--enable-auto-tool-choice", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, NO_TOOLS },
     { "--enable-flash-late-interaction", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, NO_POOLING_IDLE },
     { "--enable-force-include-usage", OPT_BOOL, AT(force_usage), NULL, NULL, 0, 0, "usage in every stream" },
@@ -121,7 +129,7 @@ const struct opt_spec serve_flags[] = {
     { "--enable-per-request-metrics", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, NO_PER_REQUEST },
     { "--enable-prompt-tokens-details", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, ALWAYS_ON },
     { "--enable-request-id-headers", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, ALWAYS_ON },
-    { "--enable-scale-out", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, ONE_RANK },
+    { "--enable-scale-out", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, FIXED_EP },
     { "--enable-server-load-tracking", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, ALWAYS_ON },
     { "--enable-ssl-refresh", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, NO_REFRESH },
     { "--enable-tokenizer-info-endpoint", OPT_BOOL, AT(tokenizer_info), NULL, NULL, 0, 0, "GET /tokenizer_info" },
@@ -223,57 +231,57 @@ const struct opt_spec serve_flags[] = {
     { "--reasoning-parser", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_REASONING },
     { "--reasoning-parser-plugin", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_REASONING },
     /* ParallelConfig */
-    { "--all2all-backend", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--cp-kv-cache-interleave-size", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--cpu-distributed-timeout-seconds", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--data-parallel-address -dpa", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--data-parallel-backend -dpb", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--data-parallel-external-lb -dpe", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, ONE_RANK },
-    { "--data-parallel-hybrid-lb -dph", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, ONE_RANK },
-    { "--data-parallel-multi-port-external-lb -dpm", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, ONE_RANK },
+    { "--all2all-backend", OPT_IGNORED, 0, NULL, NULL, 0, 0, OVER_UCX },
+    { "--cp-kv-cache-interleave-size", OPT_IGNORED, 0, NULL, NULL, 0, 0, NO_CP },
+    { "--cpu-distributed-timeout-seconds", OPT_IGNORED, 0, NULL, NULL, 0, 0, OWN_TIMES },
+    { "--data-parallel-address -dpa", OPT_STRING, AT(dp_host), NULL, NULL, 0, 0, "where rank 0 of the group waits for the others" },
+    { "--data-parallel-backend -dpb", OPT_IGNORED, 0, NULL, "mp", 0, 0, OWN_RANKS },
+    { "--data-parallel-external-lb -dpe", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, OWN_FRONT },
+    { "--data-parallel-hybrid-lb -dph", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, OWN_FRONT },
+    { "--data-parallel-multi-port-external-lb -dpm", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, OWN_FRONT },
     { "--data-parallel-rank -dpn", OPT_INT, AT(dp_rank), "0", NULL, 0, 4095, "rank of this instance in its group" },
-    { "--data-parallel-rpc-port -dpp", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--data-parallel-size -dp", OPT_INT, AT(dp), "1", NULL, 1, 4096, "this build serves one rank" },
-    { "--data-parallel-size-local -dpl", OPT_INT, AT(dp_local), "1", NULL, 0, 4096, "ranks of the group on this host" },
-    { "--data-parallel-start-rank -dpr", OPT_INT, AT(dp_start), "0", NULL, 0, 4095, "first rank on this host" },
-    { "--dbo-decode-token-threshold", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--dbo-prefill-token-threshold", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--dcp-comm-backend", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--dcp-kv-cache-interleave-size", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--dcp-q-replicate", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--decode-context-parallel-size -dcp", OPT_INT, AT(dcp), "1", NULL, 1, 4096, "this build serves one rank" },
+    { "--data-parallel-rpc-port -dpp", OPT_INT, AT(dp_port), "29550", NULL, 1, 65535, "and at which port" },
+    { "--data-parallel-size -dp", OPT_INT, AT(dp), "1", NULL, 1, 4096, "instances that form a group" },
+    { "--data-parallel-size-local -dpl", OPT_INT, AT(dp_local), "1", NULL, 0, 4096, "ranks of the group in this call: 1; `sluice launch` starts several" },
+    { "--data-parallel-start-rank -dpr", OPT_INT, AT(dp_start), "0", NULL, 0, 4095, "the same as --data-parallel-rank" },
+    { "--dbo-decode-token-threshold", OPT_IGNORED, 0, NULL, NULL, 0, 0, NO_DBO },
+    { "--dbo-prefill-token-threshold", OPT_IGNORED, 0, NULL, NULL, 0, 0, NO_DBO },
+    { "--dcp-comm-backend", OPT_IGNORED, 0, NULL, NULL, 0, 0, NO_CP },
+    { "--dcp-kv-cache-interleave-size", OPT_IGNORED, 0, NULL, NULL, 0, 0, NO_CP },
+    { "--dcp-q-replicate", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, NO_CP },
+    { "--decode-context-parallel-size -dcp", OPT_INT, AT(dcp), "1", NULL, 1, 4096, "only 1: a request's context is not split over ranks" },
     { "--device-ids", OPT_IGNORED_LIST, 0, NULL, NULL, 0, 0, NO_GPU },
     { "--disable-custom-all-reduce", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, NO_GPU },
     { "--disable-nccl-for-dp-synchronization", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, NO_GPU },
-    { "--distributed-executor-backend", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--distributed-timeout-seconds", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--dp-sync-interval", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--elastic-ep-max-dp-size", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--enable-batch-sharded-sampling", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--enable-dbo", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, ONE_RANK },
-    { "--enable-elastic-ep", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, ONE_RANK },
-    { "--enable-ep-weight-filter", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--enable-eplb", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, ONE_RANK },
-    { "--enable-expert-parallel -ep", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--enable-fault-tolerance", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--enable-hc-sp", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, ONE_RANK },
+    { "--distributed-executor-backend", OPT_IGNORED, 0, NULL, NULL, 0, 0, OWN_RANKS },
+    { "--distributed-timeout-seconds", OPT_IGNORED, 0, NULL, NULL, 0, 0, OWN_TIMES },
+    { "--dp-sync-interval", OPT_IGNORED, 0, NULL, NULL, 0, 0, OWN_LOCKSTEP },
+    { "--elastic-ep-max-dp-size", OPT_IGNORED, 0, NULL, NULL, 0, 0, FIXED_EP },
+    { "--enable-batch-sharded-sampling", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, OWN_SAMPLER_RANK },
+    { "--enable-dbo", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, NO_DBO },
+    { "--enable-elastic-ep", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, FIXED_EP },
+    { "--enable-ep-weight-filter", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, ALWAYS_ON },
+    { "--enable-eplb", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, FIXED_EP },
+    { "--enable-expert-parallel -ep", OPT_BOOL, AT(expert_parallel), NULL, NULL, 0, 0, "whole experts on each rank, of all instances of the group; tokens travel" },
+    { "--enable-fault-tolerance", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, OWN_RECOVERY },
+    { "--enable-hc-sp", OPT_REFUSED_FLAG, 0, NULL, NULL, 0, 0, NO_CP },
     { "--enable-shm-tensor-arena", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, NO_GPU },
-    { "--eplb-config", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--expert-placement-strategy", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--fault-tolerance-config", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--master-addr", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--master-port", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
-    { "--max-parallel-loading-workers", OPT_IGNORED, 0, NULL, NULL, 0, 0, ONE_RANK_IDLE },
+    { "--eplb-config", OPT_IGNORED, 0, NULL, NULL, 0, 0, FIXED_EP },
+    { "--expert-placement-strategy", OPT_IGNORED, 0, NULL, NULL, 0, 0, FIXED_EP },
+    { "--fault-tolerance-config", OPT_IGNORED, 0, NULL, NULL, 0, 0, OWN_RECOVERY },
+    { "--master-addr", OPT_STRING, AT(master_host), "127.0.0.1", NULL, 0, 0, "where rank 0 waits for ranks on other hosts" },
+    { "--master-port", OPT_INT, AT(master_port), "29501", NULL, 1, 65535, "and at which port; on one host any free one unless given" },
+    { "--max-parallel-loading-workers", OPT_IGNORED, 0, NULL, NULL, 0, 0, OWN_RANKS },
     { "--nnodes -n", OPT_INT, AT(nnodes), "1", NULL, 1, 4096, "hosts of this instance" },
     { "--node-rank -r", OPT_INT, AT(node_rank), "0", NULL, 0, 4095, "this host among them" },
     { "--numa-bind", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, NO_NUMA },
     { "--numa-bind-cpus", OPT_IGNORED_LIST, 0, NULL, NULL, 0, 0, NO_NUMA },
     { "--numa-bind-nodes", OPT_IGNORED_LIST, 0, NULL, NULL, 0, 0, NO_NUMA },
-    { "--pipeline-parallel-size -pp", OPT_INT, AT(pp), "1", NULL, 1, 4096, "this build serves one rank" },
-    { "--prefill-context-parallel-size -pcp", OPT_INT, AT(pcp), "1", NULL, 1, 4096, "this build serves one rank" },
+    { "--pipeline-parallel-size -pp", OPT_INT, AT(pp), "1", NULL, 1, ENGINE_MAX_STAGES, "stages: each has some of the layers" },
+    { "--prefill-context-parallel-size -pcp", OPT_INT, AT(pcp), "1", NULL, 1, 4096, "only 1: a request's context is not split over ranks" },
     { "--ray-workers-use-nsight", OPT_IGNORED_FLAG, 0, NULL, NULL, 0, 0, NO_GPU },
-    { "--tensor-parallel-size -tp", OPT_INT, AT(tp), "1", NULL, 1, 4096, "this build serves one rank" },
-    { "--ubatch-size", OPT_REFUSED, 0, "0", NULL, 0, 0, ONE_RANK },
+    { "--tensor-parallel-size -tp", OPT_INT, AT(tp), "1", NULL, 1, 1024, "ranks a stage: each has some of the heads and columns" },
+    { "--ubatch-size", OPT_REFUSED, 0, "0", NULL, 0, 0, NO_DBO },
     { "--worker-cls", OPT_REFUSED, 0, "auto", NULL, 0, 0, NO_PLUGINS },
     { "--worker-extension-cls", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_PLUGINS },
     /* CacheConfig */
@@ -415,10 +423,13 @@ const struct opt_spec serve_flags[] = {
     { "--watermark-config", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_WATERMARK },
     { "--weight-transfer-config", OPT_REFUSED, 0, NULL, NULL, 0, 0, NO_RELOAD },
     /* Not vLLM's */
+    { "--check", OPT_FLAG, AT(check_only), NULL, NULL, 0, 0, "print which ports will be used, and which of them are taken, and end" },
     { "--keep-alive-timeout", OPT_FLOAT, AT(keep_alive), "5", NULL, 0.1, 86400, "seconds that an idle connection stays open (also VLLM_HTTP_TIMEOUT_KEEP_ALIVE)" },
     { "--max-body-size", OPT_SIZE, AT(max_body_bytes), "64M", NULL, 1024, 1 << 30, "most bytes of a request body, more get 413" },
     { "--stall-timeout", OPT_FLOAT, AT(stall_timeout), "60", NULL, 0.1, 86400, "seconds without a finished step, while work is pending, until /health and /ready say 503" },
     { "--threads", OPT_INT, AT(threads), "0", NULL, 0, 1024, "compute threads; 0: OMP_NUM_THREADS, else all CPUs" },
+    { "--trace", OPT_STRING, AT(trace), NULL, NULL, 0, 0, "file for a timeline of steps and stages, in the JSON that chrome://tracing and Perfetto draw" },
+    { "--profile-seconds", OPT_FLOAT, AT(profile_seconds), "10", NULL, 0.1, 3600, "seconds at the start to measure the stages in, for profiling_chunk_config" },
     { "--step-delay", OPT_FLOAT, AT(step_delay), "0", NULL, 0, 60, "seconds added to each engine step, for tests" },
     { NULL, OPT_END, 0, NULL, NULL, 0, 0, NULL },
 };

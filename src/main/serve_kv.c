@@ -119,10 +119,13 @@ static int get_bool(json_t *o, const char *key, bool *out, struct err *e)
     return 0;
 }
 
-static int read_connector(json_t *o, struct err *e)
+/* The connectors differ in how an instance is told where it is; what moves KV is the same. */
+static int read_connector(json_t *o, bool *by_table, bool *layerwise, struct err *e)
 {
     const char *name = NULL;
     int st = get_text(o, "kv_connector", &name, e);
+
+    *by_table = false;
 
     if (st < 0)
         return st;
@@ -130,10 +133,16 @@ static int read_connector(json_t *o, struct err *e)
         return bad(e, "kv_connector", "given");
     if (strcmp(name, "MooncakeConnectorV1") == 0 || strcmp(name, "MooncakeConnector") == 0)
         return 0;
-    return err_set(e, ERR_UNSUPPORTED,
-                   "--kv-transfer-config: kv_connector '%s' is not part of this build, which has "
-                   "MooncakeConnectorV1 (also called MooncakeConnector)",
-                   name);
+    *by_table = strcmp(name, "LLMDataDistCMgrConnector") == 0;
+    *layerwise = strcmp(name, "MooncakeLayerwiseConnector") == 0;
+    if (*by_table || *layerwise)
+        return 0;
+    return err_set(
+        e, ERR_UNSUPPORTED,
+        "--kv-transfer-config: kv_connector '%s' is not part of this build, which has "
+        "MooncakeConnectorV1 (also called MooncakeConnector), MooncakeLayerwiseConnector and "
+        "LLMDataDistCMgrConnector",
+        name);
 }
 
 static int read_role(json_t *o, struct serve_kv_config *kv, struct err *e)
@@ -164,30 +173,56 @@ static int read_policy(json_t *o, struct serve_kv_config *kv, struct err *e)
     return 0;
 }
 
-/* The shape of one side. DP ranks are instances of their own; more ranks inside one are not here. */
-static int check_side(json_t *extra, const char *side, struct err *e)
+/* The shape of one side; 0 where nothing is said. */
+static int read_side(json_t *extra, const char *side, struct transfer_shape *out, struct err *e)
 {
     json_t *o = json_object_get(extra, side);
-    double n = 1;
+    double pp = 0, tp = 0, dp = 0;
     int st;
 
     if (!o || json_is_null(o))
         return 0;
     if (!json_is_object(o))
         return bad(e, side, "an object of dp_size, tp_size and pp_size");
-    if ((st = check_keys(o, side, side_keys, COUNT(side_keys), e)) < 0)
+    if ((st = check_keys(o, side, side_keys, COUNT(side_keys), e)) < 0 ||
+        (st = get_number(o, "pp_size", 1, TRANSFER_RANKS_MAX, &pp, e)) < 0 ||
+        (st = get_number(o, "tp_size", 1, TRANSFER_RANKS_MAX, &tp, e)) < 0 ||
+        (st = get_number(o, "dp_size", 1, TRANSFER_RANKS_MAX, &dp, e)) < 0)
         return st;
-    for (size_t i = 0; i < COUNT(side_keys); i++) {
-        if ((st = get_number(o, side_keys[i], 1, 4096, &n, e)) < 0)
-            return st;
-        if (i > 0 && n != 1)
-            return err_set(e, ERR_UNSUPPORTED,
-                           "--kv-transfer-config: %s.%s is %g, but this build serves one rank an "
-                           "instance",
-                           side, side_keys[i], n);
-        n = 1;
-    }
+    *out = (struct transfer_shape){ (uint32_t)pp, (uint32_t)tp, (uint32_t)dp };
     return 0;
+}
+
+static int check_size(const char *side, const char *key, uint32_t said, const char *flag,
+                      uint32_t is, struct err *e)
+{
+    if (said == 0 || said == is)
+        return 0;
+    return err_set(
+        e, ERR_INVAL,
+        "--kv-transfer-config: %s.%s is %u, but this instance, which is on that side, has "
+        "%s %u; give both the same",
+        side, key, said, flag, is);
+}
+
+/* What is said of this instance's own side must be so. The other side is looked at when it is met. */
+static int check_own_side(const struct serve_config *cfg, struct err *e)
+{
+    const struct serve_kv_config *kv = &cfg->kv;
+    const struct transfer_shape *s = kv->produce ? &kv->producers : &kv->consumers;
+    const char *side = kv->produce ? "prefill" : "decode";
+    const struct engine_ranks *r = &cfg->ranks;
+    int st;
+
+    if (kv->produce == kv->consume) /* of an instance with both roles nothing is said */
+        return 0;
+    if ((st = check_size(side, "pp_size", s->pp, "--pipeline-parallel-size", r->pp ? r->pp : 1,
+                         e)) < 0 ||
+        (st = check_size(side, "tp_size", s->tp, "--tensor-parallel-size", r->tp ? r->tp : 1, e)) <
+            0)
+        return st;
+    return check_size(side, "dp_size", s->dp, "--data-parallel-size", r->dp_size ? r->dp_size : 1,
+                      e);
 }
 
 static int read_peers(json_t *extra, struct serve_kv_config *kv, struct err *e)
@@ -224,7 +259,8 @@ static int read_extra(json_t *o, struct serve_kv_config *kv, struct err *e)
     if (!json_is_object(x))
         return bad(e, "kv_connector_extra_config", "an object");
     if ((st = check_keys(x, "", extra_keys, COUNT(extra_keys), e)) < 0 ||
-        (st = check_side(x, "prefill", e)) < 0 || (st = check_side(x, "decode", e)) < 0 ||
+        (st = read_side(x, "prefill", &kv->producers, e)) < 0 ||
+        (st = read_side(x, "decode", &kv->consumers, e)) < 0 ||
         (st = get_text(x, "kv_secret", &kv->secret, e)) < 0 ||
         (st = get_text(x, "kv_host", &kv->host, e)) < 0 ||
         (st = get_number(x, "lease_seconds", 0.01, 1e6, &kv->lease_seconds, e)) < 0 ||
@@ -246,10 +282,8 @@ static bool is_wildcard(const char *host)
 /* The address that a decode instance is told: what was configured for it, else the API's. */
 static void choose_host(struct serve_config *cfg)
 {
-    static const char *const vars[] = { "VLLM_HOST_IP", "HCCL_IF_IP" };
-
-    for (size_t i = 0; i < COUNT(vars) && is_wildcard(cfg->kv.host); i++)
-        cfg->kv.host = getenv(vars[i]);
+    if (is_wildcard(cfg->kv.host))
+        cfg->kv.host = cfg->address; /* of the environment */
     if (is_wildcard(cfg->kv.host))
         cfg->kv.host = cfg->host;
     if (!is_wildcard(cfg->kv.host))
@@ -291,11 +325,28 @@ static int bootstrap_from_env(struct serve_kv_config *kv, struct err *e)
     return 0;
 }
 
+/* Each rank has the next port, and so have the ranks of the group's next instance: those of one host do
+ * not collide. */
+static int settle_port(struct serve_config *cfg, uint32_t port, struct err *e)
+{
+    uint32_t world = cfg->ranks.pp * cfg->ranks.tp, first = port + cfg->ranks.dp_rank * world;
+
+    if (port > 0 && first + world - 1 > 65535)
+        return err_set(e, ERR_RANGE,
+                       "--kv-transfer-config: kv_port %u leaves no ports for the %u ranks of "
+                       "instance %u, which would need %u to %u",
+                       port, world, cfg->ranks.dp_rank, first, first + world - 1);
+    cfg->kv.port = (uint16_t)(port > 0 ? first : 0);
+    return 0;
+}
+
 int serve_check_kv(struct serve_config *cfg, struct err *e)
 {
     struct serve_kv_config *kv = &cfg->kv;
     json_t *o = cfg->kv_transfer;
+    uint32_t first_port;
     double port = 0;
+    bool by_table;
     int st;
 
     *kv = (struct serve_kv_config){ .lease_seconds = LEASE_SECONDS,
@@ -306,7 +357,8 @@ int serve_check_kv(struct serve_config *cfg, struct err *e)
     if (!o || json_object_size(o) == 0)
         return 0;
     if ((st = lease_from_env(kv, e)) < 0 || (st = bootstrap_from_env(kv, e)) < 0 ||
-        (st = check_keys(o, "", keys, COUNT(keys), e)) < 0 || (st = read_connector(o, e)) < 0 ||
+        (st = check_keys(o, "", keys, COUNT(keys), e)) < 0 ||
+        (st = read_connector(o, &by_table, &kv->layerwise, e)) < 0 ||
         (st = read_role(o, kv, e)) < 0 || (st = read_policy(o, kv, e)) < 0 ||
         (st = get_text(o, "engine_id", &kv->engine_id, e)) < 0 ||
         (st = get_text(o, "kv_ip", &kv->host, e)) < 0 ||
@@ -314,9 +366,12 @@ int serve_check_kv(struct serve_config *cfg, struct err *e)
         return st;
     if (kv->secret && !kv->secret[0])
         kv->secret = NULL;
-    kv->port = (uint16_t)port;
+    first_port = (uint32_t)port;
+    if ((by_table && (st = serve_ranktable_port(&first_port, port, e)) < 0) ||
+        (st = check_own_side(cfg, e)) < 0 || (st = settle_port(cfg, first_port, e)) < 0)
+        return st;
     if (!kv->produce)
         kv->bootstrap_port = 0;
     choose_host(cfg);
-    return 0;
+    return by_table ? serve_check_ranktable(cfg, e) : 0;
 }

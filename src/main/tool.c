@@ -9,9 +9,10 @@
 static int run(const struct tool *t, const void *settings, const struct opt_list *args,
                struct err *e)
 {
-    if (args->n != 2)
-        return err_set(e, ERR_INVAL, "expected two arguments, found %zu: %s", args->n, t->usage);
-    return t->run(settings, args->v[0], args->v[1], e);
+    if (args->n != t->n_args)
+        return err_set(e, ERR_INVAL, "expected %zu arguments, found %zu: %s", t->n_args, args->n,
+                       t->usage);
+    return t->run(settings, args->v, e);
 }
 
 int tool_main(const struct tool *t, void *settings, const bool *help, int argc, char **argv)
@@ -22,7 +23,7 @@ int tool_main(const struct tool *t, void *settings, const bool *help, int argc, 
     int st;
 
     log_init(t->name);
-    st = opts_parse(t->specs, settings, argc - 1, argv + 1, &args, &seen, &e);
+    st = opts_parse(t->specs, settings, argc - 1, argv + 1, t->n_args ? &args : NULL, &seen, &e);
     if (st == 0 && *help)
         opts_help(t->specs, t->usage);
     else if (st == 0)

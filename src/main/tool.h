@@ -1,8 +1,9 @@
-/* What subcommands that do one thing and end have in common: options, two arguments, an exit status. */
+/* What subcommands that do one thing and end have in common: options, arguments, an exit status. */
 #ifndef SLUICE_MAIN_TOOL_H
 #define SLUICE_MAIN_TOOL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 struct err;
 struct opt_spec;
@@ -11,7 +12,8 @@ struct tool {
     const char *name;             /* for the log */
     const struct opt_spec *specs; /* into the settings */
     const char *usage;            /* "sluice NAME IN OUT [OPTIONS]" */
-    int (*run)(const void *settings, const char *in, const char *out, struct err *e);
+    size_t n_args;                /* beside the options: exactly so many */
+    int (*run)(const void *settings, const char *const *args, struct err *e);
 };
 
 /* Exit status: 0, 2 for what was asked wrongly, 1 for what failed. help is the settings' own. */

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,29 +11,38 @@
 
 static const char *const site_names[SITES] = {
     [SITE_ATTN_IN] = "attn_norm", [SITE_Q_B_IN] = "q_a_norm", [SITE_ATTN_OUT] = "attn_ctx",
-    [SITE_FFN_IN] = "ffn_norm",   [SITE_FFN_OUT] = "ffn_act",
+    [SITE_FFN_IN] = "ffn_norm",   [SITE_FFN_OUT] = "ffn_act", [SITE_SHARED_OUT] = "shared_act",
 };
 
 struct watch {
     struct calibration *c;
-    size_t at, stride; /* tokens before this piece; every stride-th is kept */
-    uint32_t even;     /* so many of them; */
-    uint32_t keep;     /* and with the peaks so many rows of a site */
-    bool failed;       /* no memory */
+    size_t at, stride;    /* tokens before this piece; every stride-th is kept */
+    uint32_t even;        /* so many of them; */
+    uint32_t keep;        /* and with the peaks so many rows of a site */
+    uint32_t keep_expert; /* rows of an expert: the first ones */
+    bool failed;          /* no memory */
 };
+
+static bool is_expert(const struct calibration *c, const struct seen *s)
+{
+    return c->expert && s >= c->expert && s < c->expert + (size_t)c->n_layers * c->n_experts;
+}
 
 static struct seen *site_of(struct watch *w, const char *name)
 {
     char *rest;
     unsigned long layer;
+    unsigned expert;
 
     if (name[0] != 'L')
         return NULL;
     layer = strtoul(name + 1, &rest, 10);
     if (*rest != '.' || layer >= w->c->n_layers)
         return NULL;
+    if (sscanf(rest, ".expert%u_act", &expert) == 1 && expert < w->c->n_experts)
+        return &w->c->expert[layer * w->c->n_experts + expert];
     for (int i = 0; i < SITES; i++)
-        if (strcmp(rest + 1, site_names[i]) == 0)
+        if (site_names[i] && strcmp(rest + 1, site_names[i]) == 0)
             return &w->c->layer[layer][i];
     return NULL;
 }
@@ -75,9 +85,16 @@ static uint32_t place_for(const struct watch *w, const struct seen *s, size_t to
 
 static void keep_row(const struct watch *w, struct seen *s, size_t token, const float *x)
 {
-    float peak = peak_of(x, s->cols);
-    uint32_t at = place_for(w, s, token, peak);
+    float peak;
+    uint32_t at;
 
+    if (is_expert(w->c, s)) {
+        if (s->n_rows < w->keep_expert)
+            memcpy(s->rows + (size_t)s->n_rows++ * s->cols, x, s->cols * sizeof *x);
+        return;
+    }
+    peak = peak_of(x, s->cols);
+    at = place_for(w, s, token, peak);
     if (at == w->keep)
         return;
     memcpy(s->rows + (size_t)at * s->cols, x, s->cols * sizeof *x);
@@ -93,7 +110,7 @@ static void watch_rows(void *arg, const char *name, const float *rows, size_t ld
 
     if (!s || w->failed)
         return;
-    if (s->cols == 0 && !begin(s, cols, w->keep)) {
+    if (s->cols == 0 && !begin(s, cols, is_expert(w->c, s) ? w->keep_expert : w->keep)) {
         w->failed = true;
         return;
     }
@@ -112,10 +129,19 @@ static void watch_rows(void *arg, const char *name, const float *rows, size_t ld
 static uint32_t rows_to_keep(const struct model_config *c)
 {
     uint64_t ctx = (uint64_t)c->heads * (c->kv_lora ? c->v_dim : c->head_dim);
-    uint64_t row = 2ull * c->hidden + c->q_lora + ctx + c->ffn;
+    uint64_t row = 2ull * c->hidden + c->q_lora + ctx + c->ffn +
+                   (uint64_t)c->shared_experts * c->expert_ffn;
     uint64_t n = CALIBRATE_MAX_BYTES / (row * sizeof(float) * c->n_layers);
 
     return n < 1 ? 1 : n > CALIBRATE_ROWS ? CALIBRATE_ROWS : (uint32_t)n;
+}
+
+static uint32_t rows_to_keep_of_expert(const struct model_config *c)
+{
+    uint64_t all = (uint64_t)c->expert_ffn * sizeof(float) * c->experts * c->n_layers;
+    uint64_t n = all ? CALIBRATE_MAX_BYTES / all : 0;
+
+    return n < 1 ? 1 : n > CALIBRATE_EXPERT_ROWS ? CALIBRATE_EXPERT_ROWS : (uint32_t)n;
 }
 
 /* Counts the rows, those of zeros (a short text fills not all of them) left out. */
@@ -137,14 +163,20 @@ int calibrate(struct calibration *out, struct runner *r, const int32_t *ids, siz
 {
     const struct model_config *c = runner_config(r);
     uint32_t piece = c->max_position < RUNNER_MAX_TOKENS ? c->max_position : RUNNER_MAX_TOKENS;
-    struct watch w = { .c = out, .keep = rows_to_keep(c) };
+    struct watch w = { .c = out,
+                       .keep = rows_to_keep(c),
+                       .keep_expert = rows_to_keep_of_expert(c) };
 
-    *out = (struct calibration){ .n_layers = c->n_layers };
+    *out = (struct calibration){ .n_layers = c->n_layers, .n_experts = c->experts };
     if (n < 1 || n > CALIBRATE_MAX_TOKENS)
         return err_set(e, ERR_LIMIT, "a calibration text of %zu tokens: 1 to %u are taken", n,
                        CALIBRATE_MAX_TOKENS);
-    if (!(out->layer = calloc(c->n_layers, sizeof *out->layer)))
+    out->layer = calloc(c->n_layers, sizeof *out->layer);
+    out->expert = calloc((size_t)c->n_layers * c->experts + 1, sizeof *out->expert);
+    if (!out->layer || !out->expert) {
+        calibration_finish(out);
         return err_set(e, ERR_NOMEM, "no memory for the calibration");
+    }
     w.even = (w.keep + 1) / 2;
     w.stride = (n + w.even - 1) / w.even;
     runner_probe(r, watch_rows, &w);
@@ -158,16 +190,23 @@ int calibrate(struct calibration *out, struct runner *r, const int32_t *ids, siz
     return err_set(e, ERR_NOMEM, "no memory for the calibration");
 }
 
+static void seen_finish(struct seen *s)
+{
+    free(s->low);
+    free(s->high);
+    free(s->rows);
+    free(s->peak);
+}
+
 void calibration_finish(struct calibration *c)
 {
     for (uint32_t i = 0; c->layer && i < c->n_layers; i++)
-        for (int k = 0; k < SITES; k++) {
-            free(c->layer[i][k].low);
-            free(c->layer[i][k].high);
-            free(c->layer[i][k].rows);
-            free(c->layer[i][k].peak);
-        }
+        for (int k = 0; k < SITES; k++)
+            seen_finish(&c->layer[i][k]);
+    for (size_t i = 0; c->expert && i < (size_t)c->n_layers * c->n_experts; i++)
+        seen_finish(&c->expert[i]);
     free(c->layer);
+    free(c->expert);
     *c = (struct calibration){ 0 };
 }
 

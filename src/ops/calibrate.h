@@ -11,11 +11,13 @@ struct runner;
 
 /* Where linears read. */
 enum site {
-    SITE_ATTN_IN,  /* behind the first norm: q, k, v; q_a, kv_a */
-    SITE_Q_B_IN,   /* behind the norm of the compressed query: q_b */
-    SITE_ATTN_OUT, /* what attention gives: o */
-    SITE_FFN_IN,   /* behind the second norm: gate, up, router, experts */
-    SITE_FFN_OUT,  /* inside a dense feed-forward part: down */
+    SITE_ATTN_IN,    /* behind the first norm: q, k, v; q_a, kv_a */
+    SITE_Q_B_IN,     /* behind the norm of the compressed query: q_b */
+    SITE_ATTN_OUT,   /* what attention gives: o */
+    SITE_FFN_IN,     /* behind the second norm: gate, up, router, experts */
+    SITE_FFN_OUT,    /* inside a dense feed-forward part: down */
+    SITE_SHARED_OUT, /* inside the shared experts: down */
+    SITE_EXPERT_OUT, /* inside one of the experts: its down. Each has seen something else */
     SITES
 };
 
@@ -33,9 +35,13 @@ struct seen {
 #define CALIBRATE_MAX_BYTES  (1ull << 30) /* of all rows kept: fewer of each where that is more */
 #define CALIBRATE_MAX_TOKENS (1u << 20)
 
+/* Rows kept of an expert: the first ones. */
+#define CALIBRATE_EXPERT_ROWS 8
+
 struct calibration {
-    uint32_t n_layers;
-    struct seen (*layer)[SITES];
+    uint32_t n_layers, n_experts;
+    struct seen (*layer)[SITES]; /* [n_layers]; SITE_EXPERT_OUT stays empty: */
+    struct seen *expert;         /* [n_layers][n_experts] */
 };
 
 /* Runs the ids through r (made with MODEL_DTYPE_FLOAT32), in pieces that each begin anew. ERR_NOMEM,

@@ -1,6 +1,7 @@
 #include "ops/group.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +37,7 @@ static enum site site_of(const char *name)
         { "self_attn.o_proj.weight", SITE_ATTN_OUT },
         { "mlp.gate.weight", SITE_FFN_IN },
         { "mlp.down_proj.weight", SITE_FFN_OUT },
+        { "mlp.shared_experts.down_proj.weight", SITE_SHARED_OUT },
     };
     const char *rest = rest_of(name);
 
@@ -46,11 +48,23 @@ static enum site site_of(const char *name)
                                                                                       : SITES;
 }
 
+/* "mlp.experts.7.up_proj.weight" of the group's expert into out. Returns out. */
+static const char *of_expert(const struct group *g, const char *what, char out[64])
+{
+    snprintf(out, 64, "mlp.experts.%u.%s_proj.weight", g->expert, what);
+    return out;
+}
+
 bool group_reads(const struct group *g, size_t i)
 {
     const struct blue_tensor *t = &g->in->blue.t[i];
+    char down[64];
 
-    return t->kind == BLUE_MATRIX && t->cols == g->cols && site_of(t->name) == g->site;
+    if (t->kind != BLUE_MATRIX || t->cols != g->cols)
+        return false;
+    if (g->site == SITE_EXPERT_OUT)
+        return strcmp(rest_of(t->name), of_expert(g, "down", down)) == 0;
+    return site_of(t->name) == g->site;
 }
 
 bool group_quantizes(const struct group *g, size_t i)
@@ -112,11 +126,13 @@ size_t group_maker(const struct group *g)
         [SITE_ATTN_OUT] = "self_attn.v_proj.weight",
         [SITE_FFN_IN] = "post_attention_layernorm.weight",
         [SITE_FFN_OUT] = "mlp.up_proj.weight",
+        [SITE_SHARED_OUT] = "mlp.shared_experts.up_proj.weight",
     };
+    char up[64];
 
     if (g->site == SITE_ATTN_OUT && g->in->from.cfg.kv_lora)
         return find(g, "self_attn.kv_b_proj.weight");
-    return find(g, makers[g->site]);
+    return find(g, g->site == SITE_EXPERT_OUT ? of_expert(g, "up", up) : makers[g->site]);
 }
 
 size_t group_maker_bias(const struct group *g)

@@ -18,6 +18,7 @@ struct group {
     const struct plan_options *opt;
     uint32_t layer;
     enum site site;
+    uint32_t expert;   /* SITE_EXPERT_OUT: which */
     size_t first, end; /* the layer's tensors */
     uint32_t cols, n_channels;
     float *x_max, *w_max; /* [n_channels]: over the columns of a channel */

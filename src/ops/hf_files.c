@@ -19,6 +19,8 @@ static const char *type_of(const char *arch)
         { "Qwen2ForCausalLM", "qwen2" },
         { "Qwen3ForCausalLM", "qwen3" },
         { "Qwen3MoeForCausalLM", "qwen3_moe" },
+        { "DeepseekV2ForCausalLM", "deepseek_v2" },
+        { "DeepseekV3ForCausalLM", "deepseek_v3" },
     };
 
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
@@ -27,8 +29,31 @@ static const char *type_of(const char *arch)
     return "";
 }
 
+/* The shortest double that is this float32: 1e-05, and not 9.9999997473787516e-06. */
+static double tidy(float v)
+{
+    char text[32];
+
+    snprintf(text, sizeof text, "%.7g", (double)v);
+    return (float)strtod(text, NULL) == v ? strtod(text, NULL) : (double)v;
+}
+
+/* What YaRN does to latent attention is all in the scale of its softmax: with both factors equal
+ * nothing is left for what turns. */
+static json_t *latent_yarn(const struct model_config *c)
+{
+    double mscale = tidy((float)c->yarn_mscale_all_dim);
+
+    return json_pack("{s:s, s:f, s:i, s:f, s:f, s:f, s:f}", "type", "yarn", "factor",
+                     c->rope_factor, "original_max_position_embeddings", (int)c->rope_original,
+                     "beta_fast", c->yarn_beta_fast, "beta_slow", c->yarn_beta_slow, "mscale",
+                     mscale, "mscale_all_dim", mscale);
+}
+
 static json_t *scaling(const struct model_config *c)
 {
+    if (c->rope_scaling == ROPE_YARN && c->kv_lora)
+        return latent_yarn(c);
     switch (c->rope_scaling) {
     case ROPE_LINEAR:
         return json_pack("{s:s, s:f}", "rope_type", "linear", "factor", c->rope_factor);
@@ -45,15 +70,6 @@ static json_t *scaling(const struct model_config *c)
     default:
         return json_null();
     }
-}
-
-/* The shortest double that is this float32: 1e-05, and not 9.9999997473787516e-06. */
-static double tidy(float v)
-{
-    char text[32];
-
-    snprintf(text, sizeof text, "%.7g", (double)v);
-    return (float)strtod(text, NULL) == v ? strtod(text, NULL) : (double)v;
 }
 
 /* Linear scaling multiplies the length that the file gives. */
@@ -76,6 +92,48 @@ static json_t *end_tokens(const struct model_config *c)
     return list;
 }
 
+/* A GGUF file calls both DeepSeek-V2 and V3 deepseek2; only V3 scores experts by a sigmoid. */
+static const char *arch_of(const struct model_config *c)
+{
+    return c->kv_lora && c->experts && !c->expert_sigmoid ? "DeepseekV2ForCausalLM" : c->arch;
+}
+
+static const char *method_of(const struct model_config *c)
+{
+    if (c->expert_sigmoid)
+        return "noaux_tc";
+    return c->expert_groups > 1 ? "group_limited_greedy" : "greedy";
+}
+
+/* DeepSeek's keys. */
+static void add_latent(json_t *j, const struct model_config *c)
+{
+    json_object_del(j, "head_dim");
+    json_object_set_new(j, "num_key_value_heads", json_integer(c->heads));
+    json_object_set_new(j, "q_lora_rank", c->q_lora ? json_integer(c->q_lora) : json_null());
+    json_object_set_new(j, "kv_lora_rank", json_integer(c->kv_lora));
+    json_object_set_new(j, "qk_nope_head_dim", json_integer(c->nope_dim));
+    json_object_set_new(j, "qk_rope_head_dim", json_integer(c->rope_dim));
+    json_object_set_new(j, "v_head_dim", json_integer(c->v_dim));
+    json_object_set_new(j, "num_nextn_predict_layers", json_integer(c->mtp_layers));
+}
+
+static void add_latent_experts(json_t *j, const struct model_config *c)
+{
+    json_object_set_new(j, "n_routed_experts", json_integer(c->experts));
+    json_object_set_new(j, "n_shared_experts", json_integer(c->shared_experts));
+    json_object_set_new(j, "num_experts_per_tok", json_integer(c->experts_per_token));
+    json_object_set_new(j, "moe_intermediate_size", json_integer(c->expert_ffn));
+    json_object_set_new(j, "moe_layer_freq", json_integer(1));
+    json_object_set_new(j, "first_k_dense_replace", json_integer(c->first_dense));
+    json_object_set_new(j, "n_group", json_integer(c->expert_groups));
+    json_object_set_new(j, "topk_group", json_integer(c->expert_top_groups));
+    json_object_set_new(j, "topk_method", json_string(method_of(c)));
+    json_object_set_new(j, "scoring_func", json_string(c->expert_sigmoid ? "sigmoid" : "softmax"));
+    json_object_set_new(j, "norm_topk_prob", json_boolean(c->expert_normalize));
+    json_object_set_new(j, "routed_scaling_factor", json_real(tidy((float)c->expert_scale)));
+}
+
 /* Qwen3-MoE's keys. */
 static void add_experts(json_t *j, const struct model_config *c)
 {
@@ -91,7 +149,7 @@ json_t *hf_config(const struct model_config *c)
 {
     json_t *j = json_pack(
         "{s:[s], s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:o, s:b, s:b, s:s, s:s}",
-        "architectures", c->arch, "model_type", type_of(c->arch), "num_hidden_layers",
+        "architectures", arch_of(c), "model_type", type_of(arch_of(c)), "num_hidden_layers",
         (int)c->n_layers, "hidden_size", (int)c->hidden, "intermediate_size", (int)c->ffn,
         "num_attention_heads", (int)c->heads, "num_key_value_heads", (int)c->kv_heads, "head_dim",
         (int)c->head_dim, "vocab_size", (int)c->vocab, "max_position_embeddings", (int)length_of(c),
@@ -99,13 +157,15 @@ json_t *hf_config(const struct model_config *c)
         "tie_word_embeddings", c->tied_embeddings, "attention_bias", c->attention_bias,
         "hidden_act", "silu", "torch_dtype", "bfloat16");
 
+    if (j && c->kv_lora)
+        add_latent(j, c);
     if (j && c->experts)
-        add_experts(j, c);
+        (c->kv_lora ? add_latent_experts : add_experts)(j, c);
     if (j && c->bos >= 0)
         json_object_set_new(j, "bos_token_id", json_integer(c->bos));
     if (j && c->n_eos > 0)
         json_object_set_new(j, "eos_token_id", end_tokens(c));
-    if (j && c->rope_dim != c->head_dim)
+    if (j && c->rope_dim != c->head_dim && !c->kv_lora)
         json_object_set_new(j, "partial_rotary_factor",
                             json_real((double)c->rope_dim / c->head_dim));
     return j;

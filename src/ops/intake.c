@@ -88,6 +88,65 @@ static struct weight *find_stacked(struct intake *in, size_t i)
     return weights_find(in->from.w, stacked);
 }
 
+/* A prediction layer of a GGUF file may do without matrices that repeat the model's. */
+static struct weight *find_repeated(const struct intake *in, const char *name)
+{
+    bool head = ends_with(name, ".shared_head.head.weight");
+
+    if (!in->from.gguf || (!head && !ends_with(name, ".embed_tokens.weight")))
+        return NULL;
+    return weights_find(in->from.w, head && !in->from.cfg.tied_embeddings
+                                        ? "lm_head.weight"
+                                        : "model.embed_tokens.weight");
+}
+
+static int check_stored(const struct weight *w, struct err *e)
+{
+    if (w->t.type == K_I8)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: tensor %s is int8: the checkpoint is quantized already; give the one "
+                       "that it was made from",
+                       w->file, w->t.name);
+    if (w->t.type == K_TYPES)
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s is stored as %s, which is not supported",
+                       w->file, w->t.name, w->t.dtype);
+    return 0;
+}
+
+/* A half of kv_b: [heads][rows][cols]. */
+static int find_half(struct intake *in, struct weight **out, const char *kv_b, const char *half,
+                     uint32_t rows, uint32_t cols, struct err *e)
+{
+    const struct blue_tensor want = { .kind = BLUE_MATRIX, .rows = rows, .cols = cols };
+    char name[TENSOR_MAX_NAME];
+    struct weight *w;
+    int st;
+
+    snprintf(name, sizeof name, "%.*s%s_proj.weight",
+             (int)(strlen(kv_b) - strlen("kv_b_proj.weight")), kv_b, half);
+    if (!(w = weights_find(in->from.w, name)))
+        return err_set(e, ERR_BADMSG, "%s: tensor %s is missing", in->from.w->path, name);
+    if ((st = check_stored(w, e)) < 0 || (st = check_shape(&want, in->from.cfg.heads, w, e)) < 0)
+        return st;
+    w->used = true;
+    *out = w;
+    return 0;
+}
+
+static bool is_split(const struct intake *in, const char *name)
+{
+    return in->from.gguf && ends_with(name, ".kv_b_proj.weight") && !weights_find(in->from.w, name);
+}
+
+static int find_split(struct intake *in, size_t i, struct err *e)
+{
+    const struct model_config *c = &in->from.cfg;
+    const char *name = in->blue.t[i].name;
+    int st = find_half(in, &in->source[i], name, "k_b", c->kv_lora, c->nope_dim, e);
+
+    return st < 0 ? st : find_half(in, &in->values[i], name, "v_b", c->v_dim, c->kv_lora, e);
+}
+
 static int find(struct intake *in, size_t i, struct err *e)
 {
     const struct blue_tensor *t = &in->blue.t[i];
@@ -95,17 +154,12 @@ static int find(struct intake *in, size_t i, struct err *e)
     struct weight *w = stacked ? stacked : weights_find(in->from.w, t->name);
     int st;
 
-    if (!w)
+    if (is_split(in, t->name))
+        return find_split(in, i, e);
+    if (!w && !(w = find_repeated(in, t->name)))
         return err_set(e, ERR_BADMSG, "%s: tensor %s is missing", in->from.w->path, t->name);
-    if (w->t.type == K_I8)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: tensor %s is int8: the checkpoint is quantized already; give the one "
-                       "that it was made from",
-                       w->file, t->name);
-    if (w->t.type == K_TYPES)
-        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s is stored as %s, which is not supported",
-                       w->file, t->name, w->t.dtype);
-    if ((st = check_shape(t, stacked ? in->from.cfg.experts : 0, w, e)) < 0)
+    if ((st = check_stored(w, e)) < 0 ||
+        (st = check_shape(t, stacked ? in->from.cfg.experts : 0, w, e)) < 0)
         return st;
     w->used = true;
     in->source[i] = w;
@@ -119,7 +173,8 @@ static int match(struct intake *in, struct err *e)
     in->source = calloc(in->blue.n, sizeof(struct weight *));
     in->scale = calloc(in->blue.n, sizeof(struct weight *));
     in->slice = calloc(in->blue.n, sizeof *in->slice);
-    if (!in->source || !in->scale || !in->slice)
+    in->values = calloc(in->blue.n, sizeof(struct weight *));
+    if (!in->source || !in->scale || !in->slice || !in->values)
         return err_set(e, ERR_NOMEM, "no memory for the table of tensors");
     for (size_t i = 0; st == 0 && i < in->blue.n; i++)
         st = find(in, i, e);
@@ -161,10 +216,6 @@ int intake_open(struct intake *in, const char *path, struct err *e)
         return st;
     if ((st = blueprint_make(&in->blue, &in->from.cfg, e)) < 0) {
         err_prefix(e, st, "%s", path);
-    } else if (in->from.gguf && in->from.cfg.kv_lora) {
-        st = err_set(e, ERR_UNSUPPORTED,
-                     "%s: DeepSeek is not quantized from a GGUF file; give the HuggingFace folder",
-                     path);
     } else {
         drop_absent_layers(in);
         if ((st = take_freqs(in, e)) == 0)
@@ -182,6 +233,7 @@ void intake_close(struct intake *in)
     free(in->source);
     free(in->scale);
     free(in->slice);
+    free(in->values);
     *in = (struct intake){ 0 };
 }
 
@@ -228,19 +280,54 @@ static int check_finite(const struct intake *in, size_t i, uint32_t row, const f
     return 0;
 }
 
-int intake_rows(const struct intake *in, size_t i, uint32_t first, uint32_t n, float *out,
-                struct err *e)
+/* Rows [row, row + n) of matrix `at` of a stack [..][rows][cols], to floats. */
+static void read_stack(const struct weight *w, uint32_t at, uint32_t rows, uint32_t cols,
+                       uint32_t row, uint32_t n, float *out)
+{
+    size_t bytes = k_type_bytes(w->t.type, cols);
+
+    k_dequant(w->t.type, out, w->t.data + ((size_t)at * rows + row) * bytes, (uint64_t)n * cols);
+}
+
+/* Rows of kv_b out of its two halves: of each head those of the key, then those of the value. */
+static int split_rows(const struct intake *in, size_t i, uint32_t first, uint32_t n, float *out,
+                      struct err *e)
+{
+    const struct model_config *c = &in->from.cfg;
+    uint32_t nope = c->nope_dim, latent = c->kv_lora, rows = nope + c->v_dim, has = UINT32_MAX;
+    float *keys = malloc((size_t)latent * nope * sizeof *keys); /* of head `has` */
+
+    if (!keys)
+        return err_set(e, ERR_NOMEM, "no memory to read tensor %s", in->blue.t[i].name);
+    for (uint32_t r = first; r < first + n; r++, out += latent) {
+        uint32_t head = r / rows, row = r % rows;
+
+        if (row >= nope) {
+            read_stack(in->values[i], head, c->v_dim, latent, row - nope, 1, out);
+            continue;
+        }
+        if (head != has)
+            read_stack(in->source[i], head, latent, nope, 0, latent, keys);
+        has = head;
+        for (uint32_t j = 0; j < latent; j++)
+            out[j] = keys[(size_t)j * nope + row];
+    }
+    free(keys);
+    return 0;
+}
+
+static int plain_rows(const struct intake *in, size_t i, uint32_t first, uint32_t n, float *out,
+                      struct err *e)
 {
     const struct blue_tensor *t = &in->blue.t[i];
     const struct weight *w = in->source[i];
     size_t bytes = k_type_bytes(w->t.type, t->cols);
     uint32_t dim = paired_dim(in, t->name);
     void *row = malloc(bytes); /* rows may stand at odd addresses in the file */
-    int st = 0;
 
     if (!row)
         return err_set(e, ERR_NOMEM, "no memory to read tensor %s", t->name);
-    for (uint32_t r = 0; st == 0 && r < n; r++) {
+    for (uint32_t r = 0; r < n; r++) {
         size_t at = dim ? checkpoint_row(first + r, dim) : first + r;
 
         at += (size_t)in->slice[i] * t->rows;
@@ -248,13 +335,24 @@ int intake_rows(const struct intake *in, size_t i, uint32_t first, uint32_t n, f
         k_dequant(w->t.type, out + (size_t)r * t->cols, row, t->cols);
         if (in->scale[i])
             scale_row(in, i, first + r, out + (size_t)r * t->cols);
-        st = check_finite(in, i, first + r, out + (size_t)r * t->cols, e);
     }
     free(row);
+    return 0;
+}
+
+int intake_rows(const struct intake *in, size_t i, uint32_t first, uint32_t n, float *out,
+                struct err *e)
+{
+    int st = (in->values[i] ? split_rows : plain_rows)(in, i, first, n, out, e);
+
+    for (uint32_t r = 0; st == 0 && r < n; r++)
+        st = check_finite(in, i, first + r, out + (size_t)r * in->blue.t[i].cols, e);
     return st;
 }
 
 void intake_drop(const struct intake *in, size_t i)
 {
     weights_drop(in->source[i], 0, in->source[i]->t.bytes);
+    if (in->values[i])
+        weights_drop(in->values[i], 0, in->values[i]->t.bytes);
 }

@@ -18,6 +18,9 @@ struct intake {
     struct weight **source; /* [blue.n]; its scales, if any, beside it */
     struct weight **scale;  /* [blue.n]; NULL: none */
     uint32_t *slice;        /* [blue.n]: which of its source's matrices (a GGUF file's experts) */
+    /* [blue.n]: not NULL for a kv_b that newer GGUF files have in two: the values [heads][v_dim][latent];
+     * its source is the keys then, [heads][latent][nope_dim]. */
+    struct weight **values;
 };
 
 /* path must outlive in. Tensors that are missing, of another shape, of a type that cannot be read

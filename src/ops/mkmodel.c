@@ -8,12 +8,15 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "kernel/kernel.h"
+#include "model/gguf.h"
 #include "model/model.h"
 #include "ops/blueprint.h"
+#include "ops/hf_files.h"
 #include "ops/outdir.h"
 #include "ops/parts.h"
 #include "ops/progress.h"
 #include "ops/synth.h"
+#include "sys/map.h"
 #include "sys/topo.h"
 
 #define CHUNK_BYTES (4u << 20)
@@ -208,13 +211,31 @@ static int write_config(struct making *m, struct outdir *dir, json_t *j, struct 
     return outdir_write_json(dir, "config.json", j, e);
 }
 
+static int tokenizer_of_gguf(const char *path, struct outdir *dir, struct err *e)
+{
+    struct gguf *g = NULL;
+    struct map m = { 0 };
+    int st = map_open(&m, path, e);
+
+    if (st < 0)
+        return st;
+    if ((st = gguf_parse(&g, m.data, m.size, e)) == 0)
+        st = hf_write_tokenizer(dir, g, e);
+    gguf_free(g);
+    map_close(&m);
+    return st < 0 ? err_prefix(e, st, "--tokenizer %s", path) : 0;
+}
+
 static int copy_tokenizer(const struct mkmodel_options *opt, struct outdir *dir, struct err *e)
 {
+    size_t len = opt->tokenizer ? strlen(opt->tokenizer) : 0;
     unsigned n;
     int st;
 
     if (!opt->tokenizer)
         return 0;
+    if (len > 5 && strcmp(opt->tokenizer + len - 5, ".gguf") == 0)
+        return tokenizer_of_gguf(opt->tokenizer, dir, e);
     if ((st = outdir_copy_tokenizer(dir, opt->tokenizer, &n, e)) < 0)
         return st;
     return n ? 0

@@ -19,7 +19,7 @@ struct mkmodel_options {
     const char *out;    /* a folder: not there, or empty */
     enum mkmodel_layout layout;
     uint64_t seed;
-    const char *tokenizer; /* a folder whose tokenizer files are copied; NULL: none */
+    const char *tokenizer; /* whose tokenizer it gets: a folder or a .gguf file; NULL: none */
     uint64_t max_shard_bytes;
     uint32_t threads; /* 0: one for each CPU of this process */
     bool force;       /* replace a checkpoint that stands in out */

@@ -32,12 +32,12 @@ float *plan_own(struct plan *p, uint32_t n)
     return a;
 }
 
-static int plan_site(struct group g, enum site site, const struct calibration *seen)
+static int plan_site(struct group g, enum site site, const struct seen *seen)
 {
     int st = 0;
 
     g.site = site;
-    g.seen = &seen->layer[g.layer][site];
+    g.seen = seen;
     g.cols = g.seen->cols;
     if (g.cols == 0 || g.seen->n_rows == 0)
         return 0;
@@ -49,6 +49,35 @@ static int plan_site(struct group g, enum site site, const struct calibration *s
         free(g.taken[i]);
     free(g.x_max);
     free(g.w_max);
+    return st;
+}
+
+/* Each expert by itself; the site gets their mean. */
+static int plan_experts(struct group g, const struct calibration *seen)
+{
+    struct plan_site *site = &g.p->site[g.layer][SITE_EXPERT_OUT], mean = { .alpha = -1 };
+    const struct seen *of = seen->expert + (size_t)g.layer * seen->n_experts;
+    uint32_t tried = 0, smoothed = 0;
+    double alpha = 0;
+    int st = 0;
+
+    for (g.expert = 0; st == 0 && g.expert < seen->n_experts; g.expert++) {
+        *site = (struct plan_site){ 0 };
+        st = plan_site(g, SITE_EXPERT_OUT, &of[g.expert]);
+        if (!site->tried)
+            continue;
+        tried++;
+        mean.error += site->error;
+        mean.without += site->without;
+        smoothed += site->alpha >= 0;
+        alpha += site->alpha >= 0 ? site->alpha : 0;
+    }
+    if (smoothed)
+        mean.alpha = alpha / smoothed;
+    mean.tried = tried > 0;
+    mean.error /= tried ? tried : 1;
+    mean.without /= tried ? tried : 1;
+    *site = mean;
     return st;
 }
 
@@ -75,7 +104,9 @@ static int plan_layer(struct plan *p, const struct intake *in, uint32_t layer,
     int st = 0;
 
     for (int site = 0; st == 0 && site < SITES; site++)
-        st = plan_site(g, (enum site)site, seen);
+        st = plan_site(g, (enum site)site, &seen->layer[layer][site]);
+    if (st == 0)
+        st = plan_experts(g, seen);
     for (size_t i = g.first; i < g.end; i++)
         intake_drop(in, i);
     if (progress)

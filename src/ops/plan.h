@@ -6,7 +6,7 @@
  * is, and int8 has to cover less. s_j = max|x_j|^a / max|w_j|^(1 - a), equation 4. What makes a
  * channel is the gain of the norm before it, a row of v (attention only averages over values, so a
  * factor passes through; all query heads of a group share it), or a row of up (the gate multiplies
- * it). */
+ * it), which of the experts each has its own. */
 #ifndef SLUICE_OPS_PLAN_H
 #define SLUICE_OPS_PLAN_H
 

@@ -7,9 +7,13 @@
 #include "base/log.h"
 
 static const char *const site_names[SITES] = {
-    [SITE_ATTN_IN] = "attention in",     [SITE_Q_B_IN] = "query",
-    [SITE_ATTN_OUT] = "attention out",   [SITE_FFN_IN] = "feed-forward in",
+    [SITE_ATTN_IN] = "attention in",
+    [SITE_Q_B_IN] = "query",
+    [SITE_ATTN_OUT] = "attention out",
+    [SITE_FFN_IN] = "feed-forward in",
     [SITE_FFN_OUT] = "feed-forward out",
+    [SITE_SHARED_OUT] = "shared experts out",
+    [SITE_EXPERT_OUT] = "experts out (their mean)",
 };
 
 /* "q_proj" of "model.layers.3.self_attn.q_proj.weight". */

@@ -140,7 +140,8 @@ static int apply(struct group *g, double alpha, float *channel, float *columns)
 static int settle(struct group *g, const float *columns, const struct plan_site *site)
 {
     struct trial_input fixed = input_of(g, columns);
-    bool whole = site->error > g->opt->float_above;
+    /* Experts stay of one type: what is read in front of them decides. */
+    bool whole = site->error > g->opt->float_above && g->site != SITE_EXPERT_OUT;
     double error[TRIAL_LINEARS], mean;
     int st = try_factors(g, columns, &mean, error);
 
@@ -155,6 +156,8 @@ static int settle(struct group *g, const float *columns, const struct plan_site 
         if (whole)
             g->p->t[i].store = STORE_BF16;
     }
+    if (g->site == SITE_EXPERT_OUT && g->expert >= TRIAL_LINEARS) /* a report names the first few */
+        return st;
     for (uint32_t i = 0; st == 0 && i < g->n_linears; i++)
         g->p->t[g->index[i]].error = error[i];
     return st;

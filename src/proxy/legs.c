@@ -52,13 +52,44 @@ int legs_read(struct legs_request *out, const char *body, size_t len, size_t *at
     if (st < 0)
         return st;
     out->body = (struct splice_text){ body, len };
+    out->output_ids = (struct splice_text){ NULL, 0 };
+    out->transfer_id = NULL;
     out->stream = splice_is(splice_get(out->body, "stream"), "true");
     out->plan = has_several_prompts(out->body) || wants_prompt_logprobs(out->body) ? LEGS_DIRECT
                                                                                    : LEGS_PD;
     return 0;
 }
 
-int legs_prefill_body(struct buf *out, const struct legs_request *r)
+/* kv_transfer_params with the name of the transfer, if it has one. Appends to b. */
+static struct splice_text with_name(struct buf *b, struct splice_text params,
+                                    const struct legs_request *r)
+{
+    struct splice_edit edit = { .key = "transfer_id", .op = SPLICE_SET };
+    char quoted[80];
+
+    if (!r->transfer_id)
+        return params;
+    edit.value.p = quoted;
+    edit.value.len = (size_t)snprintf(quoted, sizeof quoted, "\"%s\"", r->transfer_id);
+    splice_edit(b, params, &edit, 1);
+    return (struct splice_text){ buf_str(b), b->len };
+}
+
+/* kv_transfer_params with the output so far, if there is any. Appends to b. */
+static struct splice_text with_output(struct buf *b, struct splice_text params,
+                                      const struct legs_request *r)
+{
+    const struct splice_edit edit = { "output_token_ids", SPLICE_SET, r->output_ids };
+
+    if (!r->output_ids.p)
+        return params;
+    if (!params.p)
+        params = (struct splice_text)TEXT("{}");
+    splice_edit(b, params, &edit, 1);
+    return (struct splice_text){ buf_str(b), b->len };
+}
+
+static int prefill_body(struct buf *out, const struct legs_request *r, struct splice_text params)
 {
     /* A limit that the client gave as null is one that it did not give. */
     bool limited = asks(splice_get(r->body, "max_completion_tokens"));
@@ -72,19 +103,40 @@ int legs_prefill_body(struct buf *out, const struct legs_request *r)
         { "n", SPLICE_REPLACE, TEXT("1") },
         { "best_of", SPLICE_DELETE, { NULL, 0 } },
         { "echo", SPLICE_DELETE, { NULL, 0 } },
-        { "kv_transfer_params", SPLICE_SET, { do_remote_decode, sizeof do_remote_decode - 1 } },
+        { "kv_transfer_params", SPLICE_SET, params },
     };
 
     return splice_edit(out, r->body, edits, sizeof edits / sizeof *edits);
 }
 
+int legs_prefill_body(struct buf *out, const struct legs_request *r)
+{
+    struct splice_text params = { do_remote_decode, sizeof do_remote_decode - 1 };
+    struct buf named, b;
+    int st;
+
+    buf_init(&named, BUF_MAX_LINE);
+    buf_init(&b, BUF_MAX_BODY);
+    params = with_output(&b, with_name(&named, params, r), r);
+    st = named.status < 0 ? named.status : b.status < 0 ? b.status : prefill_body(out, r, params);
+    buf_finish(&b);
+    buf_finish(&named);
+    return st;
+}
+
 int legs_decode_body(struct buf *out, const struct legs_request *r, struct splice_text kv_params)
 {
     /* Where blocks are pulled from is never the client's to say. */
-    struct splice_edit edit = { "kv_transfer_params", kv_params.p ? SPLICE_SET : SPLICE_DELETE,
-                                kv_params };
+    struct splice_edit edit = { .key = "kv_transfer_params" };
+    struct buf b;
+    int st;
 
-    return splice_edit(out, r->body, &edit, 1);
+    buf_init(&b, BUF_MAX_BODY);
+    edit.value = with_output(&b, kv_params, r);
+    edit.op = edit.value.p ? SPLICE_SET : SPLICE_DELETE;
+    st = b.status < 0 ? b.status : splice_edit(out, r->body, &edit, 1);
+    buf_finish(&b);
+    return st;
 }
 
 static const char *const cached_path[] = { "usage", "prompt_tokens_details", "cached_tokens",
@@ -103,6 +155,61 @@ int legs_read_prefilled(struct legs_prefilled *out, const char *answer, size_t l
     if (!splice_integer(&out->cached_tokens, splice_path(text, cached_path)))
         out->cached_tokens = 0;
     return 0;
+}
+
+static const char *const output_path[] = { "kv_transfer_params", "output_token_ids", NULL };
+
+/* The only choice of a reply; absent if there are several. */
+static struct splice_text only_choice(struct splice_text reply)
+{
+    struct splice_text list = splice_get(reply, "choices"), none = { NULL, 0 };
+
+    if (splice_array_len(list) != 1)
+        return none;
+    for (list.p++, list.len -= 2; list.len && strchr(" \t\r\n", *list.p); list.len--)
+        list.p++;
+    while (list.len && strchr(" \t\r\n", list.p[list.len - 1]))
+        list.len--;
+    return splice_is_object(list) ? list : none;
+}
+
+bool legs_given_back(struct splice_text *ids, const char *json, size_t len)
+{
+    struct splice_text text = { json, len }, choice;
+    size_t at;
+
+    if (!memmem(json, len, "\"recomputed\"", 12) || splice_check(json, len, &at) < 0)
+        return false;
+    choice = only_choice(text);
+    if (!choice.p || !splice_is(splice_get(choice, "stop_reason"), "\"recomputed\""))
+        return false;
+    *ids = splice_path(text, output_path);
+    return ids->p && *ids->p == '[';
+}
+
+int legs_unfinished(struct buf *out, const char *json, size_t len)
+{
+    static const struct splice_edit inner[] = {
+        { "finish_reason", SPLICE_REPLACE, TEXT("null") },
+        { "stop_reason", SPLICE_REPLACE, TEXT("null") },
+    };
+    struct splice_text text = { json, len };
+    struct splice_edit outer[] = {
+        { .key = "choices", .op = SPLICE_SET },
+        { .key = "kv_transfer_params", .op = SPLICE_DELETE },
+    };
+    struct buf b;
+    int st;
+
+    buf_init(&b, BUF_MAX_BODY);
+    buf_putc(&b, '[');
+    splice_edit(&b, only_choice(text), inner, 2);
+    st = buf_putc(&b, ']');
+    outer[0].value = (struct splice_text){ buf_str(&b), b.len };
+    if (st == 0)
+        st = splice_edit(out, text, outer, 2);
+    buf_finish(&b);
+    return st;
 }
 
 /* Sets the member of the object to the text in `value`, for one step outwards. */

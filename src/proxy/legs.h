@@ -24,6 +24,11 @@ struct legs_request {
     struct splice_text body; /* borrowed */
     bool stream;
     enum legs_plan plan;
+    /* Set where a decode instance has given the request back: the output so far, as a JSON list of ids.
+     * Borrowed; p NULL: none. */
+    struct splice_text output_ids;
+    const char *
+        transfer_id; /* of a prefill whose decode goes out at the same time; borrowed; NULL: none */
 };
 
 /* Reads what the proxy has to know. ERR_BADMSG or ERR_TOOLONG with *at, see splice_check. */
@@ -40,6 +45,12 @@ struct legs_prefilled {
 
 /* ERR_BADMSG: not a JSON object. */
 int legs_read_prefilled(struct legs_prefilled *out, const char *answer, size_t len);
+
+/* Whether a reply (or the data of one event) of D ends an output that is to go on elsewhere, as an instance
+ * out of KV blocks says it: stop_reason "recomputed". ids: the output so far, into json. */
+bool legs_given_back(struct splice_text *ids, const char *json, size_t len);
+/* Appends that event as one in the middle of the output. The buffer's status. */
+int legs_unfinished(struct buf *out, const char *json, size_t len);
 
 /* D's usage shows the whole prompt as cached, since it came from P: appends the answer (or the data
  * of one event) with P's figure in usage.prompt_tokens_details.cached_tokens. Returns 0, or ERR_AGAIN,

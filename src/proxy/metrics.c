@@ -49,6 +49,9 @@ void metrics_print(struct buf *out, const struct proxy_metrics *m, const struct 
     for (int role = 0; role < MEMBER_ROLES; role++)
         buf_printf(out, "sluice:proxy_retries_total{role=\"%s\"} %llu\n",
                    member_role_name((enum member_role)role), (unsigned long long)m->retries[role]);
+    family(out, "given_back_total", "counter",
+           "Requests that a decode instance without KV blocks gave back, prefilled anew.");
+    buf_printf(out, "sluice:proxy_given_back_total %llu\n", (unsigned long long)m->given_back);
     family(out, "lease_releases_total", "counter", "KV leases that prefill was told to let go.");
     buf_printf(out, "sluice:proxy_lease_releases_total %llu\n", (unsigned long long)m->releases);
     family(out, "events_total", "counter", "Server-sent events relayed.");

@@ -33,6 +33,7 @@ struct proxy_metrics {
     uint64_t requests[6]; /* by the first digit of the status; 0: the client left */
     uint64_t errors[CAUSE_COUNT];
     uint64_t retries[2]; /* by member_role */
+    uint64_t given_back; /* requests that D gave back, prefilled anew */
     uint64_t releases;   /* leases that P was told to let go */
     uint64_t events;     /* of streams, relayed */
     uint64_t prefills;   /* and the seconds that they took */

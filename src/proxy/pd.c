@@ -6,6 +6,12 @@
  *          v  | retry_delay           v  | retry_delay
  *        JOB_WAIT                   JOB_WAIT
  *
+ * A D that is out of KV blocks gives a request back: then it begins anew, with the output so far behind the
+ * prompt, and the client's stream goes on.
+ *
+ * Where P and D are asked at the same time (proxy_options.together), the job has a decode leg only, with
+ * P's beside it (pair.h).
+ *
  * What the job holds on the way, pd_job.c gives back. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +22,7 @@
 #include "net/http_server.h"
 #include "net/loop.h"
 #include "proxy/fault.h"
+#include "proxy/pair.h"
 #include "proxy/pd_job.h"
 #include "proxy/proxy_impl.h"
 #include "proxy/upstream.h"
@@ -34,7 +41,7 @@ static void retry_or_fail(struct pd_job *j, int status, enum proxy_cause cause, 
 {
     double delay = j->p->opt.retry_delay;
 
-    if (j->relay.committed || j->tries > j->p->opt.max_retries ||
+    if (j->relay.sent || j->tries > j->p->opt.max_retries ||
         members_count(j->p->members, j->leg, ROUTE_ACTIVE) == 0) {
         pd_job_fail(j, status, cause, message);
         return;
@@ -93,6 +100,10 @@ static void leg_refused(struct pd_job *j)
     int status = j->relay.status;
 
     members_report(j->member, ROUTE_OK);
+    if (j->relay.committed) { /* it was given back, and nobody goes on with it */
+        pd_job_fail(j, 502, CAUSE_UPSTREAM_4XX, "an instance refused to go on with the output");
+        return;
+    }
     http_off_close(j->req);
     relay_send(&j->relay);
     pd_job_end(j, status, CAUSE_UPSTREAM_4XX);
@@ -128,11 +139,39 @@ static void prefilled(struct pd_job *j)
     start_leg(j);
 }
 
+static void go_on(struct pd_job *j)
+{
+    struct buf *ids = &j->output_ids;
+
+    log_info("request %s: decode instance %s has no KV blocks for it; prefilling it anew", j->id,
+             j->member->name);
+    j->p->metrics.given_back++;
+    pd_job_leave_member(j);
+    pd_job_begin_anew(j);
+    buf_reset(ids);
+    if (buf_append(ids, j->relay.output_ids.data, j->relay.output_ids.len) < 0) {
+        pd_job_fail(j, 500, CAUSE_INTERNAL, "the proxy is out of memory");
+        return;
+    }
+    j->in.output_ids = (struct splice_text){ buf_str(ids), ids->len };
+    relay_go_on(&j->relay);
+    j->leg = j->together ? MEMBER_DECODE : MEMBER_PREFILL;
+    start_leg(j);
+}
+
 static void decoded(struct pd_job *j)
 {
     int status = j->relay.status;
 
     members_report(j->member, ROUTE_OK);
+    if (relay_gave_back(&j->relay)) {
+        go_on(j);
+        return;
+    }
+    if (j->relay.committed && !j->relay.events) {
+        pd_job_fail(j, 502, CAUSE_BROKEN, "an instance went on with a stream by what is none");
+        return;
+    }
     http_off_close(j->req);
     relay_send(&j->relay);
     pd_job_end(j, status, CAUSE_NONE);
@@ -152,6 +191,8 @@ static void note_first_byte(struct pd_job *j)
     if (j->leg != MEMBER_DECODE || j->kv_taken || j->relay.status != 200)
         return;
     pd_job_kv_taken(j);
+    if (j->in.output_ids.p)
+        return;
     p->metrics.first_bytes++;
     p->metrics.first_byte_seconds += loop_now(p->loop) - j->start;
 }
@@ -208,6 +249,24 @@ static void no_instance(struct pd_job *j)
     pd_job_fail(j, 503, CAUSE_NO_INSTANCE, message);
 }
 
+/* kv: what D is to know of the prefill; made here where that is under way. */
+static int leg_body(struct buf *out, struct pd_job *j)
+{
+    struct splice_text params = j->prefilled.kv_params;
+    struct buf named;
+    int st = 0;
+
+    if (j->leg == MEMBER_PREFILL)
+        return legs_prefill_body(out, &j->in);
+    buf_init(&named, BUF_MAX_LINE);
+    if (j->pair && (st = pair_params(j->pair, &named)) == 0)
+        params = (struct splice_text){ buf_str(&named), named.len };
+    if (st == 0)
+        st = legs_decode_body(out, &j->in, params);
+    buf_finish(&named);
+    return st;
+}
+
 static int send_leg(struct pd_job *j)
 {
     const struct proxy_options *opt = &j->p->opt;
@@ -230,8 +289,7 @@ static int send_leg(struct pd_job *j)
     o.headers = headers.kv;
     o.n_headers = headers.n;
     buf_init(&body, BUF_MAX_BODY);
-    st = j->leg == MEMBER_PREFILL ? legs_prefill_body(&body, &j->in)
-                                  : legs_decode_body(&body, &j->in, j->prefilled.kv_params);
+    st = leg_body(&body, j);
     o.body = body.data;
     o.body_len = body.len;
     if (st == 0)
@@ -240,11 +298,23 @@ static int send_leg(struct pd_job *j)
     return st;
 }
 
+/* P's figure for the client's usage. */
+static long long cached_tokens(const struct pd_job *j)
+{
+    if (j->pair)
+        return 0; /* until P answers, which is before D has much to say */
+    return j->leg == MEMBER_DECODE && j->prefiller ? j->prefilled.cached_tokens : RELAY_KEEP_USAGE;
+}
+
+/* D's leg is sent for the first time, or anew: P's goes with it. */
+static void start_pair(struct pd_job *j)
+{
+    pair_end(j->pair, false);
+    j->pair = pair_start(j);
+}
+
 static void start_leg(struct pd_job *j)
 {
-    long long cached = j->leg == MEMBER_DECODE && j->prefiller ? j->prefilled.cached_tokens
-                                                               : RELAY_KEEP_USAGE;
-
     j->member = members_pick(j->p->members, j->leg, j->score, j->tried, j->n_tried);
     if (!j->member) {
         no_instance(j);
@@ -255,7 +325,9 @@ static void start_leg(struct pd_job *j)
     if (j->n_tried < JOB_MAX_TRIED)
         j->tried[j->n_tried++] = j->member->node.id;
     j->leg_start = loop_now(j->p->loop);
-    relay_reset(&j->relay, cached);
+    if (j->together)
+        start_pair(j);
+    relay_reset(&j->relay, cached_tokens(j));
     log_debug("request %s: %s on %s", j->id, member_role_name(j->leg), j->member->name);
     if (send_leg(j) < 0)
         pd_job_fail(j, 500, CAUSE_INTERNAL, "the proxy is out of memory");
@@ -286,7 +358,8 @@ void pd_handle(struct proxy *p, struct http_req *r)
         no_instance(j);
         return;
     }
-    if (!direct)
+    j->together = !direct && p->opt.together;
+    if (!direct && !j->together)
         j->leg = MEMBER_PREFILL;
     start_leg(j);
 }

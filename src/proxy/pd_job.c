@@ -11,6 +11,7 @@
 #include "net/http_server.h"
 #include "net/loop.h"
 #include "proxy/fault.h"
+#include "proxy/pair.h"
 #include "proxy/proxy_impl.h"
 #include "proxy/upstream.h"
 
@@ -30,6 +31,7 @@ void pd_job_leave_member(struct pd_job *j)
 static void job_free(struct pd_job *j)
 {
     relay_finish(&j->relay);
+    buf_finish(&j->output_ids);
     free(j->answer);
     free(j->authorization);
     loop_timer_destroy(j->retry);
@@ -66,6 +68,17 @@ static void let_go_of_kv(struct pd_job *j, bool succeeded)
     members_unhold(m, j->kv_taken ? 0 : j->score);
 }
 
+void pd_job_begin_anew(struct pd_job *j)
+{
+    let_go_of_kv(j, true);
+    pair_end(j->pair, true);
+    j->pair = NULL;
+    j->kv_taken = false;
+    j->prefilled.kv_params = (struct splice_text){ NULL, 0 };
+    j->tries = 0;
+    j->n_tried = 0;
+}
+
 void pd_job_end(struct pd_job *j, int status, enum proxy_cause cause)
 {
     struct proxy *p = j->p;
@@ -74,6 +87,7 @@ void pd_job_end(struct pd_job *j, int status, enum proxy_cause cause)
     j->state = JOB_ENDED;
     pd_job_leave_member(j);
     let_go_of_kv(j, cause == CAUSE_NONE);
+    pair_end(j->pair, cause == CAUSE_NONE);
     p->metrics.requests[status / 100 > 5 ? 5 : status / 100]++;
     if (cause != CAUSE_NONE)
         p->metrics.errors[cause]++;
@@ -160,6 +174,7 @@ struct pd_job *pd_job_create(struct proxy *p, struct http_req *r, const struct l
     j->score = route_score(in->body.len);
     set_id(j);
     relay_init(&j->relay, r, j->id, BUF_MAX_REPLY);
+    buf_init(&j->output_ids, BUF_MAX_BODY);
     j->next = p->jobs;
     if (j->next)
         j->next->prev = j;

@@ -14,6 +14,7 @@
 struct http_call;
 struct http_req;
 struct loop_timer;
+struct pair;
 struct proxy;
 
 #define JOB_MAX_TRIED 16u
@@ -44,9 +45,12 @@ struct pd_job {
     size_t n_tried;
     struct relay relay;
     struct member *prefiller; /* holds the KV: held with the score */
+    bool together;            /* P and D are asked at the same time */
+    struct pair *pair;        /* P's leg then; NULL: none */
     bool kv_taken;            /* D has begun to answer: its KV has been pulled */
     char *answer;             /* P's; prefilled points into it */
     struct legs_prefilled prefilled;
+    struct buf output_ids; /* of a request that was given back; in.output_ids points into it */
 };
 
 /* Joins p->jobs and watches for the client's leaving. on_retry(job) runs when the timer does. NULL: no
@@ -60,6 +64,9 @@ void pd_job_leave_member(struct pd_job *j);
 void pd_job_hold_kv(struct pd_job *j, struct member *m);
 /* D has sent its first bytes, so it has pulled the KV: P's load is gone. */
 void pd_job_kv_taken(struct pd_job *j);
+
+/* The job goes on with another prefill: what P held has been taken. */
+void pd_job_begin_anew(struct pd_job *j);
 
 /* The client has been answered (status) or has gone (0). Every way out goes through here: the running
  * leg is stopped, what was charged is given back, and unless cause is CAUSE_NONE P is told to let go of

@@ -7,6 +7,7 @@
 #include "net/http_server.h"
 #include "net/loop.h"
 #include "proxy/fault.h"
+#include "proxy/pair.h"
 #include "proxy/proxy_impl.h"
 #include "proxy/upstream.h"
 
@@ -47,6 +48,7 @@ void proxy_destroy(struct proxy *p)
     p->closing = true;
     loop_timer_destroy(p->drain_tick);
     pd_abort_all(p);
+    pair_cancel_all(p);
     upstream_cancel_all(p);
     http_server_destroy(p->server);
     members_destroy(p->members);

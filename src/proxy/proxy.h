@@ -20,6 +20,7 @@ struct proxy_options {
     uint32_t max_connections;
     double keep_alive;    /* of clients, idle */
     uint32_t max_retries; /* of a leg, while nothing has been sent to the client */
+    bool together;        /* both legs are sent at once, under a name that the proxy makes up */
     double retry_delay;   /* seconds before the first retry; doubles */
     double connect_timeout;
     double first_byte_timeout; /* a leg's whole wait for its status line; 0: none */

@@ -8,6 +8,7 @@
 struct http_client;
 struct http_req;
 struct http_server;
+struct pair;
 struct pd_job;
 struct upstream_gather;
 struct upstream_release;
@@ -20,6 +21,7 @@ struct proxy {
     struct members *members;
     struct proxy_metrics metrics;
     struct pd_job *jobs;               /* pd.c */
+    struct pair *pairs;                /* pair.c */
     struct upstream_gather *gathers;   /* upstream.c */
     struct upstream_release *releases; /* upstream.c */
     bool draining;

@@ -18,6 +18,7 @@ void relay_init(struct relay *r, struct http_req *req, const char *request_id, s
     *r = (struct relay){ .req = req, .request_id = request_id, .cached_tokens = RELAY_KEEP_USAGE };
     buf_init(&r->headers, 2 * BUF_MAX_LINE);
     buf_init(&r->body, max_reply);
+    buf_init(&r->output_ids, BUF_MAX_BODY);
     sse_init(&r->sse);
 }
 
@@ -25,13 +26,15 @@ void relay_finish(struct relay *r)
 {
     buf_finish(&r->headers);
     buf_finish(&r->body);
+    buf_finish(&r->output_ids);
     sse_finish(&r->sse);
 }
 
 void relay_reset(struct relay *r, long long cached_tokens)
 {
-    assert(!r->committed);
+    assert(!r->sent);
     r->cached_tokens = cached_tokens;
+    r->given_back = false;
     r->status = 0;
     r->events = r->complete = false;
     r->type[0] = '\0';
@@ -39,6 +42,12 @@ void relay_reset(struct relay *r, long long cached_tokens)
     buf_reset(&r->body);
     sse_finish(&r->sse);
     sse_init(&r->sse);
+}
+
+void relay_go_on(struct relay *r)
+{
+    assert(r->given_back);
+    r->sent = false;
 }
 
 static void keep_header(void *arg, const char *name, const char *value)
@@ -82,7 +91,8 @@ static void commit(struct relay *r)
     http_reply_start(r->req, 200, SSE_TYPE "; charset=utf-8");
 }
 
-/* The event with its usage corrected. It has one data line, whose bytes the event's data are. */
+/* The event with its usage corrected, or as one that ends nothing. It has one data line, whose bytes the
+ * event's data are. */
 static int send_fixed(struct relay *r, const struct sse_event *ev)
 {
     const char *at = memmem(ev->raw, ev->raw_len, ev->data, ev->data_len);
@@ -93,7 +103,10 @@ static int send_fixed(struct relay *r, const struct sse_event *ev)
         return ERR_AGAIN;
     buf_init(&out, 2 * SSE_MAX_EVENT);
     buf_append(&out, ev->raw, (size_t)(at - ev->raw));
-    st = legs_fix_usage(&out, ev->data, ev->data_len, r->cached_tokens);
+    if (r->given_back)
+        st = legs_unfinished(&out, ev->data, ev->data_len);
+    else
+        st = legs_fix_usage(&out, ev->data, ev->data_len, r->cached_tokens);
     if (st == 0)
         st = buf_append(&out, at + ev->data_len,
                         (size_t)(ev->raw + ev->raw_len - at) - ev->data_len);
@@ -103,17 +116,32 @@ static int send_fixed(struct relay *r, const struct sse_event *ev)
     return st;
 }
 
+static void note_given_back(struct relay *r, const char *json, size_t len)
+{
+    struct splice_text ids;
+
+    if (!legs_given_back(&ids, json, len))
+        return;
+    buf_reset(&r->output_ids);
+    r->given_back = buf_append(&r->output_ids, ids.p, ids.len) == 0;
+}
+
 static int on_event(void *arg, const struct sse_event *ev)
 {
     struct relay *r = arg;
     int st = ERR_AGAIN;
 
-    if (!r->committed)
-        commit(r);
-    r->n_events++;
     if (ev->data && (strcmp(ev->data, "[DONE]") == 0 || strncmp(ev->data, "{\"error\"", 8) == 0))
         r->complete = true;
-    if (ev->data && r->cached_tokens != RELAY_KEEP_USAGE)
+    if (r->given_back) /* the end of this reply is not the client's */
+        return 0;
+    if (!r->committed)
+        commit(r);
+    r->sent = true;
+    r->n_events++;
+    if (ev->data)
+        note_given_back(r, ev->data, ev->data_len);
+    if (ev->data && (r->given_back || r->cached_tokens != RELAY_KEEP_USAGE))
         st = send_fixed(r, ev);
     if (st == ERR_AGAIN)
         st = http_reply_send(r->req, ev->raw, ev->raw_len);
@@ -125,6 +153,13 @@ int relay_data(struct relay *r, const void *data, size_t len)
     if (r->events)
         return sse_push(&r->sse, data, len, on_event, r);
     return buf_append(&r->body, data, len);
+}
+
+bool relay_gave_back(struct relay *r)
+{
+    if (!r->events && r->status == 200)
+        note_given_back(r, buf_str(&r->body), r->body.len);
+    return r->given_back;
 }
 
 bool relay_whole(const struct relay *r)

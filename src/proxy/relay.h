@@ -24,6 +24,9 @@ struct relay {
     int status;              /* of the reply; 0: no head yet */
     bool events;             /* text/event-stream, status 200 */
     bool committed;          /* the client has its status line */
+    bool sent;               /* something of this reply has gone out */
+    bool given_back;         /* the output goes on in another reply, behind output_ids */
+    struct buf output_ids;   /* JSON list */
     bool complete;           /* [DONE] or an error event has passed */
     uint64_t n_events;
     char type[128];
@@ -34,8 +37,11 @@ struct relay {
 
 void relay_init(struct relay *r, struct http_req *req, const char *request_id, size_t max_reply);
 void relay_finish(struct relay *r);
-/* For another attempt: forgets the reply; nothing may be committed. */
+/* For another attempt: forgets the reply, of which nothing may be sent. */
 void relay_reset(struct relay *r, long long cached_tokens);
+
+/* The reply has ended by giving the output back: another one will go on with it. */
+void relay_go_on(struct relay *r);
 
 /* From the call. gather: never event by event. */
 void relay_head(struct relay *r, struct http_call *c, int status, bool gather);
@@ -45,6 +51,8 @@ int relay_data(struct relay *r, const void *data, size_t len);
 /* The reply has come to its end in order: whether it is whole as a reply, too. A stream without an
  * event or without an end mark is not. */
 bool relay_whole(const struct relay *r);
+/* Whether a whole reply has given the output back: output_ids is set. */
+bool relay_gave_back(struct relay *r);
 /* Sends what is gathered, or ends the stream; the request is gone. */
 void relay_send(struct relay *r);
 /* A committed stream that broke: an error event, and no [DONE]; the request is gone. */

@@ -20,10 +20,12 @@ const char *serve_not_ready(struct serve *s)
     case SERVE_DRAINING:
         return "the server is shutting down";
     case SERVE_DEAD:
-        return "the engine is not running";
+        return s->broken;
     case SERVE_READY:
         break;
     }
+    if (engine_is_apart(s->engine, s->unready, sizeof s->unready))
+        return s->unready;
     engine_stats(s->engine, &st);
     if (st.busy && st.busy_since_step > s->cfg->stall_timeout)
         return "work is pending and no engine step has ended for too long";
@@ -181,13 +183,13 @@ void on_server_info(struct serve *s, struct http_req *r)
     if (s->engine)
         json_object_set_new(
             o, "engine",
-            json_pack("{si si si si si ss# ss si ss ss si}", "max_model_len",
-                      (int)s->info.max_model_len, "block_size", (int)s->info.block_tokens,
-                      "num_blocks", (int)s->info.n_blocks, "max_num_batched_tokens",
-                      (int)s->info.max_batched_tokens, "max_num_seqs", (int)s->info.max_seqs, "isa",
-                      s->info.isa, (int)strlen(s->info.isa), "kv_cache_dtype", s->info.kv_dtype,
-                      "threads", (int)s->info.threads, "fingerprint", s->info.fingerprint,
-                      "engine_id", s->info.engine_id ? s->info.engine_id : "", "kv_port",
-                      (int)s->info.kv_port));
+            json_pack("{si si si si si si ss# ss si ss ss si}", "max_model_len",
+                      (int)s->info.max_model_len, "vocab_size", (int)s->info.model->vocab,
+                      "block_size", (int)s->info.block_tokens, "num_blocks", (int)s->info.n_blocks,
+                      "max_num_batched_tokens", (int)s->info.max_batched_tokens, "max_num_seqs",
+                      (int)s->info.max_seqs, "isa", s->info.isa, (int)strlen(s->info.isa),
+                      "kv_cache_dtype", s->info.kv_dtype, "threads", (int)s->info.threads,
+                      "fingerprint", s->info.fingerprint, "engine_id",
+                      s->info.engine_id ? s->info.engine_id : "", "kv_port", (int)s->info.kv_port));
     api_reply_json(s, r, 200, o);
 }

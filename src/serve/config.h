@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/opts.h"
+#include "engine/engine.h"
 
 /* --kv-transfer-config, read. */
 struct serve_kv_config {
@@ -18,7 +19,9 @@ struct serve_kv_config {
     const char *secret;    /* NULL: none */
     double lease_seconds, pull_timeout, connect_timeout;
     bool checksums;
-    bool fail_on_error;      /* kv_load_failure_policy "fail"; else recompute */
+    bool layerwise;                             /* prompts go out while they are computed */
+    bool fail_on_error;                         /* kv_load_failure_policy "fail"; else recompute */
+    struct transfer_shape producers, consumers; /* what is said of either side */
     uint16_t bootstrap_port; /* of a server that answers GET /query only; 0: none */
     json_t *peers;           /* "host:port" of producers to look at before ready; borrowed; NULL */
 };
@@ -74,10 +77,26 @@ struct serve_config {
     int64_t max_seqs, max_batched_tokens, max_scheduled_tokens, long_prefill, max_queued;
     const char *policy;
     int64_t threads; /* 0: OMP_NUM_THREADS, else all CPUs */
-    double step_delay;
+    double step_delay, profile_seconds;
+    const char *trace; /* a file for the timeline of steps; NULL: none */
 
-    /* Ranks: this build serves one */
+    /* Ranks, as the options say */
     int64_t tp, pp, dp, dp_rank, dp_local, dp_start, dcp, pcp, nnodes, node_rank, api_servers;
+    const char *master_host, *dp_host;
+    int64_t master_port, dp_port;
+    bool expert_parallel, headless;
+    bool check_only; /* print the plan of ports, and whether they are free, and end */
+
+    /* Ranks, read from these and the environment */
+    char address[64]; /* this host's for all that is not the API; "": nobody chose one */
+    struct engine_ranks
+        ranks; /* of this process; texts point into this struct or the command line */
+    uint32_t first_rank, n_local_ranks; /* those of this host */
+    char own_host[64];                  /* ranks.host */
+    char secret[72];                    /* ranks.secret where it was made here */
+    struct sched_chunks chunks;         /* profiling_chunk_config */
+    struct sched_short_first short_first;
+    bool recompute_when_full; /* a decode instance gives requests back when it is out of blocks */
 
     json_t *kv_transfer, *additional, *compilation;
     struct serve_kv_config kv;

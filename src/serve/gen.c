@@ -21,6 +21,7 @@ static void choice_finish(struct choice *c)
     buf_finish(&c->raw);
     buf_finish(&c->text);
     buf_finish(&c->prompt_logprobs);
+    buf_finish(&c->given_back);
     oai_logprobs_destroy(c->logprobs);
     free(c->ids);
     json_decref(c->kv);
@@ -103,9 +104,12 @@ static int choice_init(struct choice *c, struct gen *g, uint32_t index)
     buf_init(&c->raw, BUF_MAX_LINE);
     buf_init(&c->text, BUF_MAX_REPLY);
     buf_init(&c->prompt_logprobs, BUF_MAX_REPLY);
+    buf_init(&c->given_back, BUF_MAX_REPLY);
     if (r->want_logprobs)
         st = oai_logprobs_create(&c->logprobs, r->kind);
-    return st < 0 ? st : output_echo(c);
+    if (st == 0)
+        st = output_echo(c);
+    return st < 0 ? st : output_resume(c);
 }
 
 static int make_choices(struct gen *g)
@@ -267,7 +271,7 @@ static void count_end(struct choice *c, const struct engine_event *ev)
     metrics_request(g->s->metrics, &(struct metrics_request){
                                        .finish = c->stopped ? FINISH_STOP : ev->finish,
                                        .n_prompt = c->prompt->n,
-                                       .n_out = c->n_out,
+                                       .n_out = c->n_out - c->n_before,
                                        .n_cached = ev->n_cached,
                                        .n_external = ev->n_external,
                                        .n_prefill = ev->n_prefill,
@@ -340,6 +344,7 @@ void gen_drain_events(void *serve)
 {
     struct serve *s = serve;
     struct engine_event ev[EVENTS_A_TIME];
+    const char *broken;
     uint32_t n;
 
     if (!s->engine)
@@ -353,6 +358,9 @@ void gen_drain_events(void *serve)
     } while (n == EVENTS_A_TIME);
     metrics_collect(s->metrics, s->engine);
     flush_dirty(s);
+    broken = engine_broken(s->engine);
+    if (broken)
+        serve_fail(s, broken);
 }
 
 void gen_abort_all(struct serve *s, int code, const char *message)

@@ -35,8 +35,10 @@ struct choice {
     int32_t *ids;                  /* the same extent; NULL until one is needed */
     uint32_t n_ids, cap_ids;
     struct buf prompt_logprobs; /* JSON; empty: not asked for */
-    uint32_t n_out;             /* tokens generated */
-    uint32_t n_unsent;          /* of these not in an event yet */
+    uint32_t n_out;             /* tokens generated, and those that came with the request */
+    uint32_t n_before;          /* the latter: an earlier decode has told them */
+    struct buf given_back; /* JSON list of all ids without its end, where they may be asked for */
+    uint32_t n_unsent;     /* of these not in an event yet */
     bool sent_any;
 
     enum finish finish;
@@ -108,12 +110,18 @@ void submit_settle_transfer(struct gen *g);
 void submit_from(struct gen *g, uint32_t first);
 int submit_http_status(int status); /* of an engine's status */
 
+/* Whether a choice that finds no KV blocks ends, to go on elsewhere. */
+bool submit_gives_back(const struct gen *g);
+
 /* output.c: an event of the engine, to text. Marks the choice dirty; gen_flush sends. */
 int output_token(struct choice *c, const struct engine_event *ev);
 int output_prompt(struct choice *c, const struct engine_event *ev);
 int output_end(struct choice *c, const struct engine_event *ev);
 /* The prompt itself, for echo; before any token. */
 int output_echo(struct choice *c);
+/* Output tokens that came with the request, before any other: their text is in the whole reply, but not in
+ * a stream. */
+int output_resume(struct choice *c);
 
 /* send.c: the reply. May end g->http. */
 void send_events(struct gen *g); /* stream: an event for each dirty choice, and the end */

@@ -12,6 +12,7 @@
 #include "serve/genconf.h"
 #include "serve/metrics.h"
 #include "serve/state.h"
+#include "serve/trace.h"
 #include "sys/map.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
@@ -55,9 +56,10 @@ static enum model_dtype dtype_of(const struct serve_config *c)
     return MODEL_DTYPE_AUTO;
 }
 
-static struct engine_options engine_options_of(const struct loaded *l)
+/* hf_overrides: as text, NULL: none. */
+static struct engine_options engine_options_of(const struct serve_config *c,
+                                               const char *hf_overrides)
 {
-    const struct serve_config *c = l->s->cfg;
     uint32_t batched = (uint32_t)c->max_batched_tokens;
 
     if (c->max_scheduled_tokens > 0 && c->max_scheduled_tokens < c->max_batched_tokens)
@@ -67,9 +69,10 @@ static struct engine_options engine_options_of(const struct loaded *l)
                    .dtype = dtype_of(c),
                    .kv_dtype = c->kv_dtype,
                    .quantization = c->quantization,
-                   .hf_overrides = l->hf_overrides,
+                   .hf_overrides = hf_overrides,
                    .mtp = c->n_draft_tokens > 0,
                    .max_model_len = c->max_model_len > 0 ? (uint32_t)c->max_model_len : 0 },
+        .ranks = c->ranks,
         .kernel = { .threads = (uint32_t)c->threads },
         .sched = { .block_tokens = (uint32_t)c->block_size,
                    .n_blocks = (uint32_t)c->n_blocks,
@@ -77,11 +80,14 @@ static struct engine_options engine_options_of(const struct loaded *l)
                    .max_batched_tokens = batched,
                    .max_seqs = (uint32_t)c->max_seqs,
                    .max_waiting = (uint32_t)c->max_queued,
-                   .max_inflight = 1,
+                   /* so that a stage finds the next plan while the last one is still told of */
+                   .max_inflight = c->ranks.pp > 1 ? c->ranks.pp + 1 : 1,
                    .long_prefill_threshold = (uint32_t)c->long_prefill,
                    .chunked_prefill = c->chunked_prefill,
                    .prefix_caching = c->prefix_caching,
-                   .priority = strcmp(c->policy, "priority") == 0 },
+                   .priority = strcmp(c->policy, "priority") == 0,
+                   .chunks = c->chunks,
+                   .short_first = c->short_first },
         .n_draft_tokens = c->n_draft_tokens,
         .memory_fraction = c->memory_fraction,
         .kv_bytes = (uint64_t)c->kv_bytes,
@@ -95,11 +101,28 @@ static struct engine_options engine_options_of(const struct loaded *l)
                 .pull_timeout = c->kv.pull_timeout,
                 .connect_timeout = c->kv.connect_timeout,
                 .checksums = c->kv.checksums,
+                .layerwise = c->kv.layerwise,
+                .producers = c->kv.producers,
+                .consumers = c->kv.consumers,
                 .on_failure = c->kv.fail_on_error ? KV_FAIL_ERROR : KV_FAIL_RECOMPUTE },
+        .profile_seconds = c->profile_seconds,
         .step_delay = c->step_delay,
-        .notify = wake_front,
-        .notify_arg = l->s,
     };
+}
+
+static bool is_alone(const struct serve_config *c)
+{
+    return c->ranks.pp <= 1 && c->ranks.tp <= 1;
+}
+
+/* NULL in *out: there are none. The caller frees it. */
+static int overrides_text(char **out, const struct serve_config *c)
+{
+    *out = NULL;
+    if (json_object_size(c->hf_overrides) == 0)
+        return 0;
+    *out = json_dumps(c->hf_overrides, JSON_COMPACT);
+    return *out ? 0 : ERR_NOMEM;
 }
 
 /* A context beyond what the model was made for gives nonsense without a word. */
@@ -121,12 +144,33 @@ static int check_length(const struct serve_config *c, const struct model_config 
                    (long long)c->max_model_len, mc->max_position);
 }
 
-/* What the options ask of the model, before its weights are looked at. */
-static int check_config(const struct loaded *l, struct err *e)
+/* Whether there is a part of the model for every rank. What only some architectures need is for the
+ * model to say. */
+static int check_parts(const struct serve_config *c, const struct model_config *mc, struct err *e)
 {
-    const struct serve_config *c = l->s->cfg;
+    const struct engine_ranks *r = &c->ranks;
+    uint32_t sum = 0;
+
+    if (r->pp > mc->n_layers)
+        return err_set(e, ERR_RANGE, "--pipeline-parallel-size %u is more than the %u layers of %s",
+                       r->pp, mc->n_layers, c->model);
+    for (uint32_t i = 0; i < r->pp && i < ENGINE_MAX_STAGES; i++)
+        sum += r->stage_layers[i];
+    if (sum > 0 && sum != mc->n_layers)
+        return err_set(e, ERR_INVAL,
+                       "VLLM_PP_LAYER_PARTITION: the stages have %u layers together, but %s has %u",
+                       sum, c->model, mc->n_layers);
+    if (r->tp > 1 && mc->heads % r->tp)
+        return err_set(e, ERR_INVAL,
+                       "--tensor-parallel-size %u does not divide the %u attention heads of %s",
+                       r->tp, mc->heads, c->model);
+    return 0;
+}
+
+static int check_config(const struct serve_config *c, const char *hf_overrides, struct err *e)
+{
     struct model_config mc;
-    int st = model_read_config(&mc, c->model, l->hf_overrides, e);
+    int st = model_read_config(&mc, c->model, hf_overrides, e);
 
     if (st < 0)
         return st;
@@ -135,7 +179,33 @@ static int check_config(const struct loaded *l, struct err *e)
                        "--speculative-config: %s (%s) has no multi-token prediction layer "
                        "(num_nextn_predict_layers) to draft with; leave the option out",
                        c->model, mc.arch);
-    return check_length(c, &mc, e);
+    st = check_length(c, &mc, e);
+    return st < 0 ? st : check_parts(c, &mc, e);
+}
+
+int serve_check_model(const struct serve_config *c, struct err *e)
+{
+    char *overrides;
+    int st = overrides_text(&overrides, c);
+
+    if (st == 0)
+        st = check_config(c, overrides, e);
+    free(overrides);
+    return st;
+}
+
+int serve_rank(const struct serve_config *c, struct err *e)
+{
+    struct engine_options opt;
+    char *overrides;
+    int st = overrides_text(&overrides, c);
+
+    if (st < 0)
+        return st;
+    opt = engine_options_of(c, overrides);
+    st = engine_worker_serve(&opt, e);
+    free(overrides);
+    return st;
 }
 
 static int no_tokenizer(int st, struct err *e)
@@ -226,14 +296,17 @@ static int load_all(struct loaded *l, struct err *e)
     struct engine_options opt;
     int st;
 
-    if (json_object_size(c->hf_overrides) > 0 &&
-        !(l->hf_overrides = json_dumps(c->hf_overrides, JSON_COMPACT)))
-        return ERR_NOMEM;
-    if ((st = check_config(l, e)) < 0 ||
+    if ((st = overrides_text(&l->hf_overrides, c)) < 0 ||
+        /* ranks have had it looked at before there were several */
+        (is_alone(c) && (st = check_config(c, l->hf_overrides, e)) < 0) ||
         (st = genconf_load(c, &l->defaults, &l->default_max_tokens, e)) < 0 ||
         (st = load_tokenizer(l, e)) < 0 || (st = load_template(l, e)) < 0)
         return st;
-    opt = engine_options_of(l);
+    opt = engine_options_of(c, l->hf_overrides);
+    opt.notify = wake_front;
+    opt.notify_arg = l->s;
+    opt.timeline = l->s->trace ? trace_step : NULL;
+    opt.timeline_arg = l->s->trace;
     if ((st = engine_open(&l->engine, &opt, e)) < 0)
         return st;
     look_at_peers(l);

@@ -94,15 +94,16 @@ struct series {
 struct metrics {
     struct buf labels; /* engine="0",model_name="..." */
     char *model_name;
+    char engine[16];
     struct prom_hist hist[N_HISTS];
     struct prom_hist http_fine;
     struct series series[MAX_SERIES];
     uint32_t n_series;
-    uint64_t ended[FINISH_ERROR + 1];
+    uint64_t ended[FINISH_RECOMPUTE + 1];
     uint64_t computed, local_hits, external, rejected;
 };
 
-int metrics_create(struct metrics **out, const char *model_name)
+int metrics_create(struct metrics **out, const char *model_name, uint32_t engine)
 {
     struct metrics *m = calloc(1, sizeof *m);
 
@@ -114,7 +115,8 @@ int metrics_create(struct metrics **out, const char *model_name)
         return ERR_NOMEM;
     }
     buf_init(&m->labels, BUF_MAX_LINE);
-    prom_label(&m->labels, "engine", "0");
+    snprintf(m->engine, sizeof m->engine, "%u", engine);
+    prom_label(&m->labels, "engine", m->engine);
     prom_label(&m->labels, "model_name", model_name);
     for (int i = 0; i < N_HISTS; i++)
         prom_hist_init(&m->hist[i], hists[i].bounds, hists[i].n);
@@ -320,7 +322,7 @@ static void put_counters(struct metrics *m, struct buf *b, const struct engine_s
                  (double)m->external);
     put_rejected(m, b);
     prom_family(b, "vllm:request_success_total", "counter", "Requests that have ended.");
-    for (int f = FINISH_STOP; f <= FINISH_ERROR; f++)
+    for (int f = FINISH_STOP; f <= FINISH_RECOMPUTE; f++)
         put_labelled(m, b, "vllm:request_success_total", "finished_reason",
                      finish_name((enum finish)f), (double)m->ended[f]);
 }
@@ -360,6 +362,8 @@ static void put_transfer(struct metrics *m, struct buf *b, const struct engine_s
                  (double)t->bytes_sent);
     put_labelled(m, b, "sluice:kv_transfer_bytes_total", "direction", "received",
                  (double)t->bytes_received);
+    put_one(m, b, "sluice:kv_early_bytes_total", "counter",
+            "Of the bytes sent: before all layers had their prompt.", (double)t->bytes_early);
     put_one(m, b, "sluice:kv_transfer_failures_total", "counter", "Pulls that failed.",
             (double)st->kv_failures);
     put_one(m, b, "sluice:kv_checksum_errors_total", "counter", "Blocks that arrived damaged.",
@@ -369,6 +373,96 @@ static void put_transfer(struct metrics *m, struct buf *b, const struct engine_s
     put_one(m, b, "sluice:engine_steps_total", "counter", "Engine steps.", (double)st->steps);
     put_one(m, b, "sluice:engine_step_seconds_total", "counter", "Time in engine steps.",
             st->step_seconds);
+}
+
+static void put_by_number(struct metrics *m, struct buf *b, const char *name, const char *key,
+                          uint32_t number, double v)
+{
+    char text[16];
+
+    snprintf(text, sizeof text, "%u", number);
+    put_labelled(m, b, name, key, text, v);
+}
+
+static void put_ranks(struct metrics *m, struct buf *b, const struct engine_stats *st)
+{
+    const struct engine_dp_stats *dp = &st->dp;
+
+    put_one(m, b, "sluice:ranks", "gauge", "Processes of this instance.", st->n_ranks);
+    prom_family(b, "sluice:stage_busy_seconds_total", "counter",
+                "Time in which a pipeline stage computed.");
+    for (uint32_t i = 0; i < st->n_stages && i < ENGINE_MAX_STAGES; i++)
+        put_by_number(m, b, "sluice:stage_busy_seconds_total", "stage", i, st->stage_seconds[i]);
+    prom_family(b, "sluice:stage_bubble_seconds_total", "counter",
+                "Time in which a pipeline stage waited while others had work.");
+    for (uint32_t i = 0; i < st->n_stages && i < ENGINE_MAX_STAGES; i++)
+        put_by_number(m, b, "sluice:stage_bubble_seconds_total", "stage", i, st->stage_bubble[i]);
+    if (dp->size == 0)
+        return;
+    prom_family(b, "sluice:dp_rank_up", "gauge", "Whether that instance of the group is there.");
+    for (uint32_t i = 0; i < dp->size && i < ENGINE_MAX_DP; i++)
+        put_by_number(m, b, "sluice:dp_rank_up", "rank", i, dp->up[i]);
+    put_one(m, b, "sluice:dp_meetings_total", "counter", "Times that the whole group has met.",
+            (double)dp->meetings);
+    put_one(m, b, "sluice:dp_steps", "gauge",
+            "Steps in lockstep since the group last met, equal on all its ranks.",
+            (double)dp->steps);
+}
+
+/* The five numbers of docs/chunk-planning.md, and kappa. */
+static void put_fit(struct metrics *m, struct buf *b, const struct stage_time *f)
+{
+    const struct {
+        const char *name;
+        double v;
+    } rows[] = {
+        { "a", f->a }, { "b", f->b }, { "w", f->w },
+        { "g", f->g }, { "c", f->c }, { "kappa", f->kappa },
+    };
+
+    prom_family(b, "sluice:chunk_fit", "gauge",
+                "The slowest stage's model: milliseconds for tokens, by coefficient.");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        put_labelled(m, b, "sluice:chunk_fit", "coefficient", rows[i].name, rows[i].v);
+}
+
+/* Only where prompts are cut by plan. */
+static void put_chunks(struct metrics *m, struct buf *b, const struct sched_chunk_stats *c)
+{
+    const struct {
+        const char *name, *type, *help;
+        double v;
+    } rows[] = {
+        { "sluice:chunk_plans_total", "counter", "Prompts that a chunk plan was made for.",
+          (double)c->plans },
+        { "sluice:chunk_plans_fixed_total", "counter",
+          "Of these, those for which chunks of one size were as good.", (double)c->fixed },
+        { "sluice:chunk_plan_chunks", "gauge", "Chunks of the last plan.", c->plan_chunks },
+        { "sluice:chunk_plan_first_tokens", "gauge", "Tokens of its first chunk.", c->plan_first },
+        { "sluice:chunk_plan_last_tokens", "gauge", "Tokens of its last chunk.", c->plan_last },
+        { "sluice:chunk_plan_seconds", "gauge", "Time that the last plan will take.",
+          c->plan_ms / 1e3 },
+        { "sluice:chunk_bound_seconds", "gauge", "Time that no plan for that prompt can beat.",
+          c->bound_ms / 1e3 },
+        { "sluice:chunk_steps_total", "counter", "Steps with prompt tokens that were measured.",
+          (double)c->n_measured },
+        { "sluice:chunk_predicted_seconds_total", "counter",
+          "What the slowest stage was expected to take for them.", c->predicted_sum_ms / 1e3 },
+        { "sluice:chunk_measured_seconds_total", "counter",
+          "What it took, where something was expected.", c->measured_sum_ms / 1e3 },
+        { "sluice:chunk_fit_error", "gauge", "Mean relative error of the last predictions.",
+          c->fit_error },
+        { "sluice:chunk_load", "gauge", "Factor on all predictions that a busy machine makes.",
+          c->load },
+    };
+
+    if (c->mode == SCHED_MODE_OFF)
+        return;
+    prom_family(b, "sluice:chunk_mode", "gauge", "How prompts are cut into chunks.");
+    put_labelled(m, b, "sluice:chunk_mode", "mode", sched_chunk_mode_name(c->mode), 1);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        put_one(m, b, rows[i].name, rows[i].type, rows[i].help, rows[i].v);
+    put_fit(m, b, &c->fit);
 }
 
 /* vllm:cache_config_info: 1, the configuration in its labels. */
@@ -382,7 +476,7 @@ static void put_cache_config(const struct serve *s, struct buf *b)
     prom_label(&l, "block_size", num);
     prom_label(&l, "cache_dtype", s->info.kv_dtype ? s->info.kv_dtype : "");
     prom_label(&l, "enable_prefix_caching", s->cfg->prefix_caching ? "True" : "False");
-    prom_label(&l, "engine", "0");
+    prom_label(&l, "engine", s->metrics->engine);
     snprintf(num, sizeof num, "%g", s->cfg->memory_fraction);
     prom_label(&l, "gpu_memory_utilization", num);
     snprintf(num, sizeof num, "%llu", (unsigned long long)s->info.pool_bytes);
@@ -509,6 +603,8 @@ int metrics_render(struct metrics *m, struct serve *s, struct buf *b)
     }
     put_drafts(m, b, &st, s->cfg->n_draft_tokens);
     put_transfer(m, b, &st);
+    put_ranks(m, b, &st);
+    put_chunks(m, b, &st.sched.chunks);
     put_cache_config(s, b);
     put_http(m, b);
     return b->status;

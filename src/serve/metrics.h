@@ -12,8 +12,8 @@ struct engine;
 struct metrics;
 struct serve;
 
-/* model_name is a label of all of them; copied. */
-int metrics_create(struct metrics **out, const char *model_name);
+/* Labels of all of them: the model's name (copied), and which engine of a data-parallel group this is. */
+int metrics_create(struct metrics **out, const char *model_name, uint32_t engine);
 void metrics_destroy(struct metrics *m);
 
 /* One request of the engine that has ended. Times are monotonic, 0 where it never came to it. */

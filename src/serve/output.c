@@ -208,7 +208,7 @@ static int pass_text(struct choice *c)
     return buf_append(&c->text, buf_str(&c->raw), c->raw.len);
 }
 
-int output_token(struct choice *c, const struct engine_event *ev)
+static int pass_token(struct choice *c, int32_t id)
 {
     const struct oai_request *r = &c->g->req;
     int st = 0;
@@ -216,22 +216,66 @@ int output_token(struct choice *c, const struct engine_event *ev)
     c->n_out++;
     c->n_unsent++;
     buf_reset(&c->raw);
-    if (c->detok.tok && (r->include_stop || !is_end_token(c, ev->token)))
-        st = detok_push(&c->detok, ev->token, &c->raw);
+    if (c->detok.tok && (r->include_stop || !is_end_token(c, id)))
+        st = detok_push(&c->detok, id, &c->raw);
     if (st == 0)
         st = pass_text(c);
     if (st == 0 && r->return_token_ids)
-        st = keep_id(c, ev->token);
+        st = keep_id(c, id);
+    if (st == 0 && submit_gives_back(c->g))
+        st = buf_printf(&c->given_back, "%c%d", c->given_back.len ? ',' : '[', id);
+    return st;
+}
+
+int output_resume(struct choice *c)
+{
+    const struct oai_request *r = &c->g->req;
+    int st = 0;
+
+    if (!r->has_kv || c->index > 0 || r->kv.n_output == 0)
+        return 0;
+    for (uint32_t i = 0; i < r->kv.n_output && st == 0; i++)
+        st = pass_token(c, r->kv.output_ids[i]);
+    c->n_before = c->n_out;
+    if (!r->stream)
+        return st;
+    buf_reset(&c->text);
+    c->n_ids = c->n_unsent = 0;
+    c->sent_any = true;
+    return st;
+}
+
+int output_token(struct choice *c, const struct engine_event *ev)
+{
+    int st = pass_token(c, ev->token);
+
     if (st == 0 && c->logprobs && ev->logprobs)
         st = with_texts(c, ev->logprobs, true, put_output_logprob);
     return st;
+}
+
+/* All ids, for whoever goes on with the output. Text that waits for more stays unsent. */
+static int give_back(struct choice *c)
+{
+    struct buf *ids = &c->given_back;
+    int st = ids->len ? 0 : buf_putc(ids, '[');
+    json_t *list;
+
+    c->finish = FINISH_RECOMPUTE;
+    if (st < 0 || (st = buf_putc(ids, ']')) < 0)
+        return st;
+    list = json_loadb(ids->data, ids->len, 0, NULL);
+    c->kv = json_pack("{s:o}", "output_token_ids", list);
+    return c->kv ? 0 : ERR_NOMEM;
 }
 
 int output_end(struct choice *c, const struct engine_event *ev)
 {
     int st = 0;
 
-    c->n_cached = ev->n_cached;
+    c->n_cached = ev->n_cached < c->prompt->n ? ev->n_cached : c->prompt->n;
+    if (ev->finish == FINISH_RECOMPUTE && !c->stopped)
+        return give_back(c);
     if (ev->kv && !(c->kv = kv_params_encode(ev->kv)))
         return ERR_NOMEM;
     if (!c->stopped) {

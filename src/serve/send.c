@@ -140,6 +140,8 @@ static int start_stream(struct gen *g, struct buf *b)
         struct oai_choice v = view_of(c);
         int st;
 
+        if (c->n_before)
+            continue; /* the client has it */
         buf_reset(b);
         oai_put_role_event(b, &head, &v, g->s->cfg->response_role,
                            g->req.continuous_usage ? &u : NULL, shown_prompt(g));

@@ -11,6 +11,7 @@
 #include "serve/gen.h"
 #include "serve/metrics.h"
 #include "serve/state.h"
+#include "serve/trace.h"
 #include "sys/clock.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
@@ -71,6 +72,19 @@ static bool is_busy(struct serve *s)
     return s->n_gens > 0 || s->n_intakes > 0 || st.transfer.leases > 0;
 }
 
+/* Answers whoever waits, and stops when the answers have had time to leave. */
+static void abort_and_stop(struct serve *s, const char *why)
+{
+    intake_abort_all(s, 503, why);
+    gen_abort_all(s, 503, why);
+    loop_timer_destroy(s->drain_timer);
+    s->drain_timer = NULL;
+    if (loop_timer_create(&s->drain_timer, s->loop, stop_loop, s) < 0)
+        loop_stop(s->loop);
+    else
+        loop_timer_start(s->drain_timer, FLUSH_SECONDS, false);
+}
+
 static void drain_poll(void *arg)
 {
     struct serve *s = arg;
@@ -80,19 +94,12 @@ static void drain_poll(void *arg)
     if (s->n_gens + s->n_intakes > 0)
         log_warning("%u requests are still running: they end with an error",
                     s->n_gens + s->n_intakes);
-    intake_abort_all(s, 503, "the server is shutting down");
-    gen_abort_all(s, 503, "the server is shutting down");
-    loop_timer_destroy(s->drain_timer);
-    s->drain_timer = NULL;
-    if (loop_timer_create(&s->drain_timer, s->loop, stop_loop, s) < 0)
-        loop_stop(s->loop);
-    else
-        loop_timer_start(s->drain_timer, FLUSH_SECONDS, false);
+    abort_and_stop(s, "the server is shutting down");
 }
 
 void serve_stop(struct serve *s)
 {
-    if (s->phase == SERVE_DRAINING) {
+    if (s->phase == SERVE_DRAINING || s->phase == SERVE_DEAD) {
         log_warning("told to stop a second time: stopping at once");
         loop_stop(s->loop);
         return;
@@ -107,6 +114,21 @@ void serve_stop(struct serve *s)
     }
     loop_timer_start(s->drain_timer, DRAIN_POLL, true);
     drain_poll(s);
+}
+
+void serve_fail(struct serve *s, const char *why)
+{
+    if (s->phase == SERVE_DEAD)
+        return;
+    snprintf(s->broken, sizeof s->broken, "%s", why);
+    s->exit_code = 1;
+    s->phase = SERVE_DEAD;
+    abort_and_stop(s, s->broken);
+}
+
+bool serve_is_loading(const struct serve *s)
+{
+    return s->loader_started && s->loading;
 }
 
 /* ---- the beginning ---- */
@@ -164,10 +186,11 @@ int serve_create(struct serve **out, const struct serve_config *cfg, struct loop
     s->cfg = cfg;
     s->loop = l;
     s->model_name = cfg->served_names.n ? cfg->served_names.v[0] : cfg->model;
-    if ((st = metrics_create(&s->metrics, s->model_name)) < 0 || (st = listen_at(s, e)) < 0 ||
-        (st = listen_for_query(s, e)) < 0 ||
+    if ((st = metrics_create(&s->metrics, s->model_name, cfg->ranks.dp_rank)) < 0 ||
+        (st = listen_at(s, e)) < 0 || (st = listen_for_query(s, e)) < 0 ||
         (cfg->kv.consume &&
          (st = bootstrap_create(&s->bootstrap, l, cfg->kv.connect_timeout, e)) < 0) ||
+        (cfg->trace && (st = trace_open(&s->trace, cfg->trace, e)) < 0) ||
         (st = start_stats(s)) < 0 || (st = load_start(s, e)) < 0) {
         serve_destroy(s);
         return st;
@@ -203,6 +226,7 @@ void serve_destroy(struct serve *s)
     template_destroy(s->template);
     tokenizer_destroy(s->tok);
     metrics_destroy(s->metrics);
+    trace_close(s->trace);
     sampling_finish(&s->defaults);
     free(s);
 }

@@ -8,6 +8,7 @@
 #ifndef SLUICE_SERVE_SERVE_H
 #define SLUICE_SERVE_SERVE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct err;
@@ -25,10 +26,24 @@ int serve_create(struct serve **out, const struct serve_config *cfg, struct loop
  * loop when done. */
 void serve_stop(struct serve *s);
 
+/* The instance is broken, and the sentence says why: requests end with it and a 503, and so does what
+ * asks for the state; the loop stops soon, with exit code 1. Only the first call counts. */
+void serve_fail(struct serve *s, const char *why);
+
+/* Whether the thread that opens the engine still runs: serve_destroy would wait for it. */
+bool serve_is_loading(const struct serve *s);
+
 uint16_t serve_port(const struct serve *s);
 int serve_exit_code(const struct serve *s);
 
 /* After the loop has ended. NULL is fine. */
 void serve_destroy(struct serve *s);
+
+/* What can be said of the options from the model's configuration alone. */
+int serve_check_model(const struct serve_config *cfg, struct err *e);
+
+/* A rank other than 0 (cfg->ranks.rank), in a process of its own: no API. Returns when rank 0 tells it to
+ * end, or why it ended. */
+int serve_rank(const struct serve_config *cfg, struct err *e);
 
 #endif

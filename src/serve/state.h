@@ -26,6 +26,7 @@ struct loop_timer;
 struct metrics;
 struct template;
 struct tokenizer;
+struct trace;
 
 enum serve_phase {
     SERVE_LOADING, /* the engine is not there yet */
@@ -55,6 +56,7 @@ struct serve {
     uint64_t n_seeded; /* requests that got a seed from --seed so far */
 
     struct metrics *metrics;
+    struct trace *trace; /* NULL: none is wanted. The engine thread's, while there is an engine */
     struct intake *intakes; /* requests whose texts are being encoded */
     uint32_t n_intakes;
     struct gen *gens; /* all other requests that are not over */
@@ -70,6 +72,7 @@ struct serve {
     struct loaded *loading; /* what the loader makes, until the loop thread takes it over */
     struct err load_error;  /* written by the loader before it posts */
     int load_status;
+    char broken[256];    /* SERVE_DEAD: why */
     char unready[600];   /* the sentence of serve_not_ready, where it is made */
     const char *handler; /* the route in progress, as the metrics call it */
 };

@@ -75,6 +75,7 @@ static void submit_failed(struct gen *g, int status, const struct err *err)
 {
     if (status == ERR_CLOSED && g->s->phase == SERVE_READY) {
         log_error("the engine has closed by itself; the instance is not ready any more");
+        snprintf(g->s->broken, sizeof g->s->broken, "the engine is not running");
         g->s->phase = SERVE_DEAD;
     }
     if (g->req.has_kv)
@@ -82,6 +83,16 @@ static void submit_failed(struct gen *g, int status, const struct err *err)
     if (g->req.has_kv && status != ERR_EXISTS) /* that name is another request's */
         remote_refuse(g->s, &g->req.kv);
     gen_fail(g, submit_http_status(status), err->text[0] ? err->text : status_text(status));
+}
+
+/* Who goes on with it needs all that was told: of one choice, and without log-probabilities. */
+bool submit_gives_back(const struct gen *g)
+{
+    const struct oai_request *r = &g->req;
+
+    return g->s->cfg->recompute_when_full && r->has_kv && r->kv.do_remote_prefill &&
+           g->n_prompts == 1 && r->n == 1 && !r->want_logprobs && r->sampling.logprobs < 0 &&
+           r->sampling.n_want == 0;
 }
 
 static int submit(struct choice *c)
@@ -96,6 +107,7 @@ static int submit(struct choice *c)
                                 .salt_len = g->req.salt.len,
                                 .priority = g->req.priority,
                                 .kv = g->req.has_kv && c->index == 0 ? &g->req.kv : NULL,
+                                .give_back = submit_gives_back(g),
                                 .user = c };
     struct err err = { "" };
     int st;

@@ -111,6 +111,34 @@ static int get_blocks(struct kv_params *p, const json_t *obj, struct err *e)
     return 0;
 }
 
+static int get_output(struct kv_params *p, const json_t *obj, struct err *e)
+{
+    const json_t *list = json_object_get(obj, "output_token_ids"), *v;
+    size_t n = json_array_size(list), i;
+
+    if (!list || json_is_null(list))
+        return 0;
+    if (!json_is_array(list))
+        return wrong(e, "output_token_ids", "a list of token ids or null");
+    if (n > KV_PARAMS_MAX_OUTPUT)
+        return err_set(e, ERR_LIMIT,
+                       "kv_transfer_params.output_token_ids has %zu entries, at most %u", n,
+                       KV_PARAMS_MAX_OUTPUT);
+    if (n > 0 && !(p->output_ids = malloc(n * sizeof *p->output_ids)))
+        return ERR_NOMEM;
+    json_array_foreach(list, i, v)
+    {
+        json_int_t id = json_integer_value(v);
+
+        if (!json_is_integer(v) || id < 0 || id > INT32_MAX)
+            return err_set(e, ERR_BADMSG, "kv_transfer_params.output_token_ids[%zu] is no token id",
+                           i);
+        p->output_ids[i] = (int32_t)id;
+    }
+    p->n_output = (uint32_t)n;
+    return 0;
+}
+
 static int decode(struct kv_params *p, const json_t *obj, struct err *e)
 {
     int64_t port = 0, last = -1;
@@ -127,7 +155,7 @@ static int decode(struct kv_params *p, const json_t *obj, struct err *e)
                        "remote_bootstrap_addr", e)) < 0 ||
         (st = get_text(p->remote_host, sizeof p->remote_host, obj, "remote_host", e)) < 0 ||
         (st = get_number(&port, obj, "remote_port", 0, UINT16_MAX, e)) < 0 ||
-        (st = get_blocks(p, obj, e)) < 0 ||
+        (st = get_blocks(p, obj, e)) < 0 || (st = get_output(p, obj, e)) < 0 ||
         (st = get_u32(&p->remote_block_size, obj, "remote_block_size", 0, e)) < 0 ||
         (st = get_u32(&p->num_prompt_blocks, obj, "num_prompt_blocks", 0, e)) < 0 ||
         (st = get_u32(&p->remote_ptp_size, obj, "remote_ptp_size", 1, e)) < 0 ||
@@ -206,12 +234,22 @@ int kv_params_copy(struct kv_params *dst, const struct kv_params *src)
 {
     struct kv_params p = *src;
 
+    p.remote_block_ids = NULL;
+    p.output_ids = NULL;
+    if (src->n_output) {
+        p.output_ids = malloc(src->n_output * sizeof *p.output_ids);
+        if (!p.output_ids)
+            return ERR_NOMEM;
+        memcpy(p.output_ids, src->output_ids, src->n_output * sizeof *p.output_ids);
+    }
     if (src->remote_block_ids) {
         size_t n = src->n_blocks ? src->n_blocks : 1;
 
         p.remote_block_ids = malloc(n * sizeof *p.remote_block_ids);
-        if (!p.remote_block_ids)
+        if (!p.remote_block_ids) {
+            free(p.output_ids);
             return ERR_NOMEM;
+        }
         memcpy(p.remote_block_ids, src->remote_block_ids,
                src->n_blocks * sizeof *p.remote_block_ids);
     }
@@ -222,5 +260,6 @@ int kv_params_copy(struct kv_params *dst, const struct kv_params *src)
 void kv_params_finish(struct kv_params *p)
 {
     free(p->remote_block_ids);
+    free(p->output_ids);
     *p = (struct kv_params){ 0 };
 }

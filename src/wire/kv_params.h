@@ -12,6 +12,7 @@ struct err;
 #define KV_PARAMS_ID_MAX     128
 #define KV_PARAMS_HOST_MAX   256
 #define KV_PARAMS_MAX_BLOCKS (1u << 20)
+#define KV_PARAMS_MAX_OUTPUT (1u << 22)
 
 struct kv_params {
     bool do_remote_decode;  /* to P: prefill, then hold the blocks for a decode elsewhere */
@@ -30,6 +31,10 @@ struct kv_params {
     uint32_t num_prompt_blocks;
     uint32_t remote_ptp_size, remote_pp_size; /* 1 when absent */
     int32_t last_token_id;                    /* -1 when absent */
+    /* To both: output tokens of this request that an earlier decode has told (output_token_ids). What is
+     * generated goes on behind them. Owned; NULL when absent. */
+    int32_t *output_ids;
+    uint32_t n_output;
 };
 
 /* Pure. ERR_BADMSG with a sentence that names the member; ERR_LIMIT; ERR_NOMEM. obj is borrowed. */

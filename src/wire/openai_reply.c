@@ -203,13 +203,18 @@ static void put_ids(struct buf *b, const int32_t *ids, uint32_t n)
 static void put_finish(struct buf *b, const struct oai_choice *c)
 {
     buf_puts(b, ",\"finish_reason\":");
-    json_put_text(b, c->finish == FINISH_NONE ? NULL : finish_name(c->finish));
+    if (c->finish == FINISH_RECOMPUTE) /* as peers say it, who give the cause as the stop_reason */
+        json_put_text(b, finish_name(FINISH_STOP));
+    else
+        json_put_text(b, c->finish == FINISH_NONE ? NULL : finish_name(c->finish));
 }
 
 static void put_stop_reason(struct buf *b, const struct oai_choice *c)
 {
     buf_puts(b, ",\"stop_reason\":");
-    if (c->stop)
+    if (c->finish == FINISH_RECOMPUTE)
+        json_put_text(b, finish_name(c->finish));
+    else if (c->stop)
         json_put_string(b, c->stop->s, c->stop->len);
     else if (c->stop_id >= 0)
         buf_printf(b, "%d", c->stop_id);

@@ -73,6 +73,8 @@ const char *finish_name(enum finish f)
         return "abort";
     case FINISH_ERROR:
         return "error";
+    case FINISH_RECOMPUTE:
+        return "recomputed";
     }
     return "";
 }

@@ -44,8 +44,16 @@ void sampling_init(struct sampling *s);
 int sampling_copy(struct sampling *dst, const struct sampling *src); /* deep; 0 or ERR_NOMEM */
 void sampling_finish(struct sampling *s);
 
-/* Why an output ended. Names as in OpenAI's finish_reason ("stop", "length", "abort", "error"). */
-enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
+/* Why an output ended. Names as in OpenAI's finish_reason ("stop", "length", "abort", "error"), and
+ * "recomputed": it has not, but goes on elsewhere. */
+enum finish {
+    FINISH_NONE,
+    FINISH_STOP,
+    FINISH_LENGTH,
+    FINISH_ABORT,
+    FINISH_ERROR,
+    FINISH_RECOMPUTE,
+};
 const char *finish_name(enum finish f);
 
 #endif

@@ -1,6 +1,7 @@
 /* A GGUF file and the folder that it was made from give the same quantized checkpoint, byte for byte.
  * The file is written here as llama.cpp's converter would: its names, experts in one tensor, Llama's
- * rows of q and k in rotary pairs, llama3's bands as divisors. */
+ * rows of q and k in rotary pairs, llama3's bands as divisors, DeepSeek's kv_b whole or in its two
+ * halves, and its prediction layer without what repeats the model. */
 #include "rig.h"
 
 #include <math.h>
@@ -14,9 +15,10 @@
 #include "ops/quantize.h"
 #include "text/pretok.h"
 
+#define F32       0
 #define BF16      30
 #define ALIGNMENT 32
-#define MAX_OUT   64
+#define MAX_OUT   128
 
 struct out {
     char name[96];
@@ -31,17 +33,37 @@ struct file {
     uint32_t n;
     const struct weights *from;
     uint32_t experts, pairs; /* pairs: rows of a head that go to rotary pairs; 0: none do */
+    bool split;              /* kv_b in two halves */
 };
 
 static const struct {
     const char *hf, *gguf;
 } names[] = {
-    { "input_layernorm", "attn_norm" },    { "post_attention_layernorm", "ffn_norm" },
-    { "self_attn.q_proj", "attn_q" },      { "self_attn.k_proj", "attn_k" },
-    { "self_attn.v_proj", "attn_v" },      { "self_attn.o_proj", "attn_output" },
-    { "self_attn.q_norm", "attn_q_norm" }, { "self_attn.k_norm", "attn_k_norm" },
-    { "mlp.gate_proj", "ffn_gate" },       { "mlp.up_proj", "ffn_up" },
-    { "mlp.down_proj", "ffn_down" },       { "mlp.gate", "ffn_gate_inp" },
+    { "input_layernorm", "attn_norm" },
+    { "post_attention_layernorm", "ffn_norm" },
+    { "self_attn.q_proj", "attn_q" },
+    { "self_attn.k_proj", "attn_k" },
+    { "self_attn.v_proj", "attn_v" },
+    { "self_attn.o_proj", "attn_output" },
+    { "self_attn.q_norm", "attn_q_norm" },
+    { "self_attn.k_norm", "attn_k_norm" },
+    { "mlp.gate_proj", "ffn_gate" },
+    { "mlp.up_proj", "ffn_up" },
+    { "mlp.down_proj", "ffn_down" },
+    { "mlp.gate", "ffn_gate_inp" },
+    { "self_attn.q_a_proj", "attn_q_a" },
+    { "self_attn.q_a_layernorm", "attn_q_a_norm" },
+    { "self_attn.q_b_proj", "attn_q_b" },
+    { "self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa" },
+    { "self_attn.kv_a_layernorm", "attn_kv_a_norm" },
+    { "self_attn.kv_b_proj", "attn_kv_b" },
+    { "mlp.shared_experts.gate_proj", "ffn_gate_shexp" },
+    { "mlp.shared_experts.up_proj", "ffn_up_shexp" },
+    { "mlp.shared_experts.down_proj", "ffn_down_shexp" },
+    { "eh_proj", "nextn.eh_proj" },
+    { "enorm", "nextn.enorm" },
+    { "hnorm", "nextn.hnorm" },
+    { "shared_head.norm", "nextn.shared_head_norm" },
 };
 
 static struct out *add(struct file *f, const char *name, size_t bytes)
@@ -73,6 +95,7 @@ static void add_plain(struct file *f, const char *name, const struct tensor *t, 
     struct out *o = add(f, name, t->bytes);
 
     o->n_dims = t->n_dims;
+    o->type = t->type == K_F32 ? F32 : BF16;
     memcpy(o->shape, t->shape, t->n_dims * sizeof t->shape[0]);
     if (pairs && f->pairs)
         pair_rows(o, t->data, f->pairs);
@@ -98,6 +121,28 @@ static void add_experts(struct file *f, unsigned layer, const char *kind, const 
     }
 }
 
+/* deepseek_v3_tiny's kv_b [4 heads][32 + 48][64] as keys [4][64][32] and values [4][48][64]. */
+static void add_halves(struct file *f, unsigned layer, const struct tensor *t)
+{
+    enum { HEADS = 4, NOPE = 32, V = 48, LATENT = 64 };
+    const uint16_t *from = (const uint16_t *)(const void *)t->data;
+    char name[96];
+    struct out *k, *v;
+
+    snprintf(name, sizeof name, "blk.%u.attn_k_b.weight", layer);
+    k = add(f, name, 2 * HEADS * LATENT * NOPE);
+    snprintf(name, sizeof name, "blk.%u.attn_v_b.weight", layer);
+    v = add(f, name, 2 * HEADS * V * LATENT);
+    k->n_dims = v->n_dims = 3;
+    memcpy(k->shape, (uint64_t[]){ HEADS, LATENT, NOPE }, sizeof k->shape);
+    memcpy(v->shape, (uint64_t[]){ HEADS, V, LATENT }, sizeof v->shape);
+    for (uint32_t h = 0; h < HEADS; h++, from += (NOPE + V) * LATENT) {
+        for (uint32_t i = 0; i < NOPE * LATENT; i++)
+            ((uint16_t *)(void *)k->data)[(h * LATENT + i % LATENT) * NOPE + i / LATENT] = from[i];
+        memcpy(v->data + 2 * h * V * LATENT, from + NOPE * LATENT, 2 * V * LATENT);
+    }
+}
+
 static void add_layer_tensor(struct file *f, const struct tensor *t)
 {
     char rest[64], name[96], kind[16];
@@ -107,6 +152,15 @@ static void add_layer_tensor(struct file *f, const struct tensor *t)
     if (sscanf(rest, "mlp.experts.%u.%15[a-z]", &expert, kind) == 2) {
         if (expert == 0)
             add_experts(f, layer, kind, t);
+        return;
+    }
+    if (strcmp(rest, "mlp.gate.e_score_correction_bias") == 0) {
+        snprintf(name, sizeof name, "blk.%u.exp_probs_b.bias", layer);
+        add_plain(f, name, t, false);
+        return;
+    }
+    if (f->split && strcmp(rest, "self_attn.kv_b_proj.weight") == 0) {
+        add_halves(f, layer, t);
         return;
     }
     rest[strlen(rest) - strlen(".weight")] = '\0';
@@ -144,6 +198,12 @@ static void put_keys(struct buf *b, const char *arch, const struct key *k)
     char name[96];
 
     put_key_text(b, "general.architecture", arch);
+    if (strcmp(arch, "deepseek2") == 0) {
+        put_key_text(b, "deepseek2.rope.scaling.type", "yarn");
+        put_text(b, "deepseek2.expert_weights_norm");
+        put_u32(b, T_BOOL);
+        buf_putc(b, 1);
+    }
     for (; k->name; k++) {
         snprintf(name, sizeof name, "%s.%s", arch, k->name);
         if (k->u32)
@@ -161,6 +221,7 @@ static void write_file(struct file *f, const char *arch, const struct key *k, co
 
     while (k[n_keys - 1].name)
         n_keys++;
+    n_keys += strcmp(arch, "deepseek2") == 0 ? 2 : 0;
     buf_init(&b, BUF_MAX_REPLY);
     put_header(&b, 3, f->n, n_keys);
     put_keys(&b, arch, k);
@@ -214,16 +275,33 @@ static void check_config(const char *x, const char *y)
     assert_int_equal(model_read_config(&b, y, NULL, &e), 0);
     assert_string_equal(a.arch, b.arch);
     assert_int_equal(a.head_dim, b.head_dim);
+    assert_int_equal(a.heads, b.heads);
     assert_int_equal(a.kv_heads, b.kv_heads);
     assert_int_equal(a.max_position, b.max_position);
     assert_int_equal(a.tied_embeddings, b.tied_embeddings);
     assert_int_equal(a.experts, b.experts);
     assert_int_equal(a.experts_per_token, b.experts_per_token);
     assert_int_equal(a.expert_normalize, b.expert_normalize);
+    assert_int_equal(a.expert_sigmoid, b.expert_sigmoid);
+    assert_int_equal(a.expert_group_two, b.expert_group_two);
+    assert_int_equal(a.expert_bias, b.expert_bias);
+    assert_int_equal(a.expert_groups, b.expert_groups);
+    assert_int_equal(a.expert_top_groups, b.expert_top_groups);
+    assert_true(a.expert_scale == b.expert_scale);
+    assert_int_equal(a.first_dense, b.first_dense);
+    assert_int_equal(a.shared_experts, b.shared_experts);
+    assert_int_equal(a.mtp_layers, b.mtp_layers);
+    assert_int_equal(a.n_layers, b.n_layers);
+    assert_int_equal(a.q_lora, b.q_lora);
+    assert_int_equal(a.kv_lora, b.kv_lora);
+    assert_int_equal(a.nope_dim, b.nope_dim);
+    assert_int_equal(a.v_dim, b.v_dim);
+    assert_true(a.yarn_mscale_all_dim == b.yarn_mscale_all_dim);
     assert_true(a.norm_eps == b.norm_eps);
     assert_int_equal(a.rope_dim, b.rope_dim);
     model_rope_freqs(&a, fa, &sa);
     model_rope_freqs(&b, fb, &sb);
+    assert_true(sa == sb);
     for (uint32_t i = 0; i < a.rope_dim / 2; i++)
         assert_true(fabs(fa[i] / fb[i] - 1) < 1e-5);
 }
@@ -277,6 +355,55 @@ static void qwen3_moe(void **state)
     write_file(&f, "qwen3moe", keys, scratch("m.gguf"));
     weights_close(w);
     compare(path, scratch("m.gguf"));
+}
+
+/* The prediction layer is counted among the blocks. Text keys and flags come from put_keys. */
+static void deepseek(void **state)
+{
+    static const struct key keys[] = {
+        { "block_count", 5, 0 },
+        { "nextn_predict_layers", 1, 0 },
+        { "embedding_length", 128, 0 },
+        { "feed_forward_length", 160, 0 },
+        { "attention.head_count", 4, 0 },
+        { "attention.head_count_kv", 1, 0 },
+        { "attention.q_lora_rank", 160, 0 },
+        { "attention.kv_lora_rank", 64, 0 },
+        { "attention.key_length", 80, 0 },
+        { "attention.value_length", 64, 0 },
+        { "attention.key_length_mla", 48, 0 },
+        { "attention.value_length_mla", 48, 0 },
+        { "rope.dimension_count", 16, 0 },
+        { "context_length", 2560, 0 },
+        { "vocab_size", 512, 0 },
+        { "leading_dense_block_count", 1, 0 },
+        { "expert_count", 16, 0 },
+        { "expert_used_count", 4, 0 },
+        { "expert_shared_count", 1, 0 },
+        { "expert_feed_forward_length", 32, 0 },
+        { "expert_group_count", 4, 0 },
+        { "expert_group_used_count", 2, 0 },
+        { "expert_gating_func", 2, 0 },
+        { "expert_weights_scale", 0, 2.5f },
+        { "rope.freq_base", 0, 10000 },
+        { "rope.scaling.factor", 0, 40 },
+        { "rope.scaling.original_context_length", 64, 0 },
+        { "rope.scaling.yarn_log_multiplier", 0, 0.1f },
+        { "attention.layer_norm_rms_epsilon", 0, 1e-6f },
+        { 0 },
+    };
+    const char *path;
+
+    (void)state;
+    for (int split = 0; split < 2; split++) {
+        struct weights *w = folder("models/deepseek_v3_tiny", &path);
+        struct file f = { .from = w, .experts = 16, .split = split };
+
+        add_tensors(&f);
+        write_file(&f, "deepseek2", keys, scratch("m.gguf"));
+        weights_close(w);
+        compare(path, scratch("m.gguf"));
+    }
 }
 
 /* Divisors of the frequencies, as the converter writes them for llama3's scaling. */
@@ -386,6 +513,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pretokenizers),
         cmocka_unit_test(qwen3_moe),
+        cmocka_unit_test(deepseek),
         cmocka_unit_test(llama),
     };
 

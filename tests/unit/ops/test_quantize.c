@@ -216,6 +216,27 @@ static void smoothing_folds(void **state)
     weights_close(out);
 }
 
+/* Each expert by its own factors, and the shared one. */
+static void smoothing_folds_experts(void **state)
+{
+    static const char gain[] = "model.layers.2.post_attention_layernorm.weight";
+    struct quantize_options o = options(model("deepseek_v3_tiny"));
+    struct weights *in, *out;
+
+    (void)state;
+    run(&o);
+    in = open_folder(o.in);
+    out = open_folder(o.out);
+    check_folded(in, out, "model.layers.2.mlp.experts.0.up_proj.weight", gain,
+                 "model.layers.2.mlp.experts.0.down_proj.weight", 32, 1);
+    check_folded(in, out, "model.layers.2.mlp.experts.9.up_proj.weight", gain,
+                 "model.layers.2.mlp.experts.9.down_proj.weight", 32, 1);
+    check_folded(in, out, "model.layers.2.mlp.shared_experts.up_proj.weight", gain,
+                 "model.layers.2.mlp.shared_experts.down_proj.weight", 32, 1);
+    weights_close(in);
+    weights_close(out);
+}
+
 static const int32_t prompt[] = { 3,  100, 17, 99,  150, 4,  77, 180, 33, 12, 101, 8,
                                   90, 41,  5,  161, 72,  19, 11, 140, 66, 2,  130, 54 };
 #define N_PROMPT (sizeof prompt / sizeof *prompt)
@@ -431,11 +452,17 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codes_are_nearest), cmocka_unit_test(smoothing_folds),
-        cmocka_unit_test(keeps_llama),       cmocka_unit_test(keeps_qwen2),
-        cmocka_unit_test(keeps_qwen3_moe),   cmocka_unit_test(keeps_deepseek),
-        cmocka_unit_test(types_by_recipe),   cmocka_unit_test(fits_llama3),
-        cmocka_unit_test(refusals),          cmocka_unit_test(refuses_nan),
+        cmocka_unit_test(codes_are_nearest),
+        cmocka_unit_test(smoothing_folds),
+        cmocka_unit_test(smoothing_folds_experts),
+        cmocka_unit_test(keeps_llama),
+        cmocka_unit_test(keeps_qwen2),
+        cmocka_unit_test(keeps_qwen3_moe),
+        cmocka_unit_test(keeps_deepseek),
+        cmocka_unit_test(types_by_recipe),
+        cmocka_unit_test(fits_llama3),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(refuses_nan),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

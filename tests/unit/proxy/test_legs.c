@@ -54,6 +54,21 @@ static void prefill_bodies(void **state)
     }
 }
 
+static void prefill_with_a_name(void **state)
+{
+    struct legs_request r = read_ok("{\"prompt\":\"a\",\"max_tokens\":5,\"stream\":false}");
+    struct buf b;
+
+    (void)state;
+    r.transfer_id = "t-1";
+    r.output_ids = (struct splice_text){ "[1,2]", 5 };
+    buf_init(&b, 1000);
+    assert_int_equal(legs_prefill_body(&b, &r), 0);
+    assert_non_null(strstr(buf_str(&b), "\"do_remote_decode\":true,"));
+    assert_non_null(strstr(buf_str(&b), "\"transfer_id\":\"t-1\",\"output_token_ids\":[1,2]}"));
+    buf_finish(&b);
+}
+
 static void decode_bodies(void **state)
 {
     static const char body[] =
@@ -148,10 +163,71 @@ static void usage_is_corrected(void **state)
     }
 }
 
+#define IDS "\"output_token_ids\":[5,6]"
+
+/* What D says when it gives a request back: the ids are taken, and the client sees no end. */
+static void outputs_that_are_given_back(void **state)
+{
+    static const char event[] =
+        "{\"id\":\"c\",\"choices\":[ {\"index\":0,\"text\":\" a\",\"finish_reason\":\"stop\","
+        "\"stop_reason\":\"recomputed\"} ],\"kv_transfer_params\":{" IDS "}}";
+    static const char middle[] = "{\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\" a\","
+                                 "\"finish_reason\":null,\"stop_reason\":null}]}";
+    static const char *const others[] = {
+        "{\"choices\":[{\"text\":\"recomputed\",\"stop_reason\":null}]}",
+        "{\"choices\":[{\"text\":\"x\",\"stop_reason\":\"recomputed\"}]}", /* no ids */
+        "{\"choices\":[{\"stop_reason\":\"recomputed\"},{}],\"kv_transfer_params\":{" IDS "}}",
+        "{\"choices\":[],\"x\":\"recomputed\"}",
+        "{\"choices\":\"recomputed\"}",
+        "\"recomputed\"",
+    };
+    struct splice_text ids;
+    struct buf b;
+
+    (void)state;
+    assert_true(legs_given_back(&ids, event, strlen(event)));
+    assert_int_equal(ids.len, 5);
+    assert_memory_equal(ids.p, "[5,6]", 5);
+    buf_init(&b, 1000);
+    assert_int_equal(legs_unfinished(&b, event, strlen(event)), 0);
+    assert_string_equal(buf_str(&b), middle);
+    buf_finish(&b);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_false(legs_given_back(&ids, others[i], strlen(others[i])));
+}
+
+/* Both legs of what goes on have the output so far. */
+static void legs_with_an_output(void **state)
+{
+    struct legs_request r = read_ok("{\"prompt\":\"a\",\"max_tokens\":9}");
+    struct splice_text kv = { "{\"remote_port\":1}", 17 }, none = { NULL, 0 };
+    struct buf b;
+
+    (void)state;
+    r.output_ids = (struct splice_text){ "[5,6]", 5 };
+    buf_init(&b, 1000);
+    assert_int_equal(legs_prefill_body(&b, &r), 0);
+    assert_non_null(strstr(buf_str(&b), "\"max_tokens\":1"));
+    assert_non_null(strstr(buf_str(&b), "\"do_remote_decode\":true"));
+    assert_non_null(strstr(buf_str(&b), "\"remote_port\":null," IDS "}"));
+    buf_reset(&b);
+    assert_int_equal(legs_decode_body(&b, &r, kv), 0);
+    assert_string_equal(buf_str(&b), "{\"prompt\":\"a\",\"max_tokens\":9,"
+                                     "\"kv_transfer_params\":{\"remote_port\":1," IDS "}}");
+    buf_reset(&b);
+    assert_int_equal(legs_decode_body(&b, &r, none), 0);
+    assert_string_equal(buf_str(&b),
+                        "{\"prompt\":\"a\",\"max_tokens\":9,\"kv_transfer_params\":{" IDS "}}");
+    buf_finish(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(outputs_that_are_given_back),
+        cmocka_unit_test(legs_with_an_output),
         cmocka_unit_test(prefill_bodies),
+        cmocka_unit_test(prefill_with_a_name),
         cmocka_unit_test(decode_bodies),
         cmocka_unit_test(plans),
         cmocka_unit_test(prefilled_answers),

@@ -42,6 +42,12 @@ void fake_hold_load(bool hold)
     pthread_mutex_unlock(&lock);
 }
 
+void fake_break(const char *why)
+{
+    snprintf(fake.broken, sizeof fake.broken, "%s", why);
+    the_engine.opt.notify(the_engine.opt.notify_arg);
+}
+
 void fake_fail_load(bool fail)
 {
     failing = fail;
@@ -165,6 +171,26 @@ int engine_open(struct engine **out, const struct engine_options *opt, struct er
     the_engine.model = (struct model_config){ .vocab = FAKE_VOCAB, .eos = { 257 }, .n_eos = 1 };
     *out = &the_engine;
     return 0;
+}
+
+const char *engine_broken(const struct engine *e)
+{
+    (void)e;
+    return fake.broken[0] ? fake.broken : NULL;
+}
+
+bool engine_is_apart(const struct engine *e, char *why, size_t room)
+{
+    (void)e;
+    if (fake.apart[0])
+        snprintf(why, room, "%s", fake.apart);
+    return fake.apart[0] != '\0';
+}
+
+/* No test of the front starts a second rank. */
+int engine_worker_serve(const struct engine_options *opt, struct err *e)
+{
+    return err_set(e, ERR_UNSUPPORTED, "rank %u of a fake", opt->ranks.rank);
 }
 
 void engine_close(struct engine *e)
@@ -315,7 +341,15 @@ void fake_reset_done(void)
 void engine_stats(struct engine *e, struct engine_stats *out)
 {
     (void)e;
-    *out = (struct engine_stats){ .sched = { .blocks_total = 300 },
+    *out = (struct engine_stats){ .sched = { .blocks_total = 300,
+                                             .chunks = { .mode = fake.chunk_mode,
+                                                         .plans = 4,
+                                                         .plan_chunks = 3,
+                                                         .bound_ms = 1500 } },
+                                  .n_ranks = 6,
+                                  .n_stages = 2,
+                                  .stage_seconds = { 2, 2.5 },
+                                  .dp = { .size = 2, .up = { true, false } },
                                   .transfer = fake.stats,
                                   .spec_drafts = fake.spec[0],
                                   .spec_draft_tokens = fake.spec[1],
@@ -348,6 +382,8 @@ int model_read_config(struct model_config *out, const char *path, const char *hf
     (void)e;
     *out = (struct model_config){ .arch = "FakeForCausalLM",
                                   .max_position = hf_overrides ? 16384 : 8192,
+                                  .n_layers = 8,
+                                  .heads = 6,
                                   .mtp_layers = fake.mtp_layers };
     return 0;
 }

@@ -39,6 +39,9 @@ extern struct fake {
     uint32_t mtp_layers;         /* of the model */
     bool one_step;               /* all tokens of an answer come in one step */
     struct transfer_stats stats; /* of engine_stats */
+    enum sched_chunk_mode chunk_mode;
+    char broken[100]; /* of engine_broken; "": it is well */
+    char apart[100];  /* of engine_is_apart; "": it is not */
     uint64_t spec[4]; /* of engine_stats: drafts, their tokens, accepted at places 0 and 1 */
 
     /* What it sees. */
@@ -52,7 +55,8 @@ extern struct fake {
 } fake;
 
 void fake_reset(void);
-void fake_hold_load(bool hold); /* engine_open waits while held */
+void fake_break(const char *why); /* and tells of it */
+void fake_hold_load(bool hold);   /* engine_open waits while held */
 void fake_fail_load(bool fail);
 
 void fake_reset_done(void); /* answers that reset; manual only */

@@ -395,6 +395,27 @@ static void engine_errors_before_the_first_token(void **state)
     log_set_level(LOG_ERROR);
 }
 
+/* It is not ready, says why, and is ready again when the others are there. */
+static void apart_from_its_group_for_a_while(void **state)
+{
+    (void)state;
+    snprintf(fake.apart, sizeof fake.apart, "waiting for data-parallel rank 2 (is not there)");
+    fake.submit_status = ERR_BUSY;
+    fake.submit_why = fake.apart;
+    call("GET", "/health", NULL);
+    assert_int_equal(rig.r.status, 503);
+    expect_body("waiting for data-parallel rank 2 (is not there)");
+    complete("\"max_tokens\":1");
+    assert_int_equal(rig.r.status, 503);
+    expect_body("waiting for data-parallel rank 2 (is not there)");
+    fake.apart[0] = '\0';
+    fake.submit_status = 0;
+    call("GET", "/health", NULL);
+    assert_int_equal(rig.r.status, 200);
+    complete("\"max_tokens\":1");
+    assert_int_equal(rig.r.status, 200);
+}
+
 static void fail_kv(struct fake_request *r)
 {
     fake_end(r, FINISH_ERROR, ERR_TIMEOUT, "no answer from 10.0.0.1");
@@ -1013,6 +1034,7 @@ static void metrics_have_the_known_names(void **state)
         "vllm:admission_rejections_total{model_name=\"M\",reason=\"max_num_queued_reqs\"} 0.0",
         "sluice:kv_leases{",
         "sluice:kv_transfer_bytes_total{",
+        "sluice:kv_early_bytes_total{",
         "sluice:kv_transfer_seconds_bucket{",
         "sluice:kv_transfer_failures_total{",
         "vllm:iteration_tokens_total_bucket{",
@@ -1226,6 +1248,7 @@ int main(void)
         WITH_FRONT(lengths_are_checked_before_anything_starts),
         WITH_FRONT(tokens_and_text),
         WITH_FRONT(engine_errors_before_the_first_token),
+        WITH_FRONT(apart_from_its_group_for_a_while),
         WITH_FRONT(a_failed_kv_load_is_named),
         WITH_FRONT(a_full_queue_is_503),
         WITH_FRONT(a_stream_that_breaks_says_so),

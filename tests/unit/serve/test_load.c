@@ -104,6 +104,89 @@ static void acceptance_is_counted(void **state)
     assert_false(body_has("position=\"2\""));
 }
 
+static void ranks_and_stages_are_shown(void **state)
+{
+    (void)state;
+    start();
+    wait_ready();
+    call("GET", "/metrics", NULL);
+    expect_body("sluice:ranks{engine=\"0\",model_name=\"M\"} 6.0");
+    expect_body("sluice:stage_busy_seconds_total{engine=\"0\",model_name=\"M\",stage=\"1\"} 2.5");
+    expect_body("sluice:dp_rank_up{engine=\"0\",model_name=\"M\",rank=\"0\"} 1.0");
+    expect_body("sluice:dp_rank_up{engine=\"0\",model_name=\"M\",rank=\"1\"} 0.0");
+}
+
+static void chunk_plans_are_shown_where_there_are_any(void **state)
+{
+    (void)state;
+    start();
+    wait_ready();
+    call("GET", "/metrics", NULL);
+    assert_false(body_has("sluice:chunk_"));
+    fake.chunk_mode = SCHED_MODE_PLANNED;
+    call("GET", "/metrics", NULL);
+    expect_body("sluice:chunk_plans_total{engine=\"0\",model_name=\"M\"} 4.0");
+    expect_body("sluice:chunk_plan_chunks{engine=\"0\",model_name=\"M\"} 3.0");
+    expect_body("sluice:chunk_bound_seconds{engine=\"0\",model_name=\"M\"} 1.5");
+    expect_body("sluice:chunk_mode{engine=\"0\",model_name=\"M\",mode=\"");
+}
+
+static void the_label_says_which_engine_of_a_group(void **state)
+{
+    (void)state;
+    rig.cfg.ranks.dp_size = 8;
+    rig.cfg.ranks.dp_rank = 7;
+    start();
+    wait_ready();
+    call("GET", "/metrics", NULL);
+    expect_body("vllm:num_requests_running{engine=\"7\",model_name=\"M\"} 0.0");
+    assert_false(body_has("engine=\"0\""));
+    rig.cfg.ranks = (struct engine_ranks){ 0 };
+}
+
+/* Whoever asks is told why, and the loop ends with an exit code that says so. */
+static void a_broken_engine_ends_the_instance(void **state)
+{
+    (void)state;
+    fake.manual = true;
+    start();
+    wait_ready();
+    log_set_level(LOG_OFF);
+    fake_break("rank 1 (pp1 tp0, pid 77) has ended");
+    one_round();
+    call("GET", "/health", NULL);
+    assert_int_equal(rig.r.status, 503);
+    expect_body("rank 1 (pp1 tp0, pid 77) has ended");
+    complete("\"max_tokens\":3");
+    assert_int_equal(rig.r.status, 503);
+    assert_int_equal(serve_exit_code(rig.s), 1);
+}
+
+/* As on many ranks of one host, by the layers of the model and what the environment says. */
+static void parts_must_be_there_for_all_ranks(void **state)
+{
+    struct err e = { "" };
+
+    (void)state;
+    rig.cfg.ranks.pp = 9;
+    rig.cfg.ranks.tp = 1;
+    assert_true(serve_check_model(&rig.cfg, &e) < 0);
+    assert_non_null(strstr(e.text, "--pipeline-parallel-size 9 is more than the 8 layers"));
+    rig.cfg.ranks.pp = 2;
+    rig.cfg.ranks.stage_layers[0] = 3;
+    rig.cfg.ranks.stage_layers[1] = 4;
+    assert_true(serve_check_model(&rig.cfg, &e) < 0);
+    assert_non_null(strstr(e.text, "the stages have 7 layers together, but MODEL has 8"));
+    rig.cfg.ranks.stage_layers[1] = 5;
+    assert_int_equal(serve_check_model(&rig.cfg, &e), 0);
+    rig.cfg.ranks.tp = 4;
+    assert_true(serve_check_model(&rig.cfg, &e) < 0);
+    assert_non_null(strstr(e.text, "--tensor-parallel-size 4 does not divide the 6 attention"));
+    rig.cfg.ranks.tp = 3;
+    assert_int_equal(serve_check_model(&rig.cfg, &e), 0);
+    rig.cfg.ranks = (struct engine_ranks){ 0 };
+}
+
 static void tokens_of_one_step_have_no_latency_between_them(void **state)
 {
     (void)state;
@@ -264,6 +347,11 @@ int main(void)
         LOADING(nothing_is_asked_for_by_default),
         LOADING(speculation_needs_a_layer_for_it),
         LOADING(acceptance_is_counted),
+        LOADING(ranks_and_stages_are_shown),
+        LOADING(chunk_plans_are_shown_where_there_are_any),
+        LOADING(the_label_says_which_engine_of_a_group),
+        LOADING(a_broken_engine_ends_the_instance),
+        cmocka_unit_test_setup(parts_must_be_there_for_all_ranks, prepare),
         LOADING(tokens_of_one_step_have_no_latency_between_them),
         LOADING(a_context_beyond_the_model_needs_a_word),
         LOADING(and_with_the_word_it_is_taken),

@@ -101,6 +101,28 @@ static void other_spellings_are_taken(void **state)
     kv_params_finish(&p);
 }
 
+static void an_output_that_goes_on(void **state)
+{
+    struct kv_params p, copy;
+
+    (void)state;
+    assert_int_equal(decode(&p,
+                            "{\"do_remote_prefill\":true,\"remote_block_ids\":[4],"
+                            "\"output_token_ids\":[7,0,2147483647]}",
+                            NULL),
+                     0);
+    assert_int_equal(kv_params_copy(&copy, &p), 0);
+    kv_params_finish(&p);
+    assert_int_equal(copy.n_output, 3);
+    assert_int_equal(copy.output_ids[0], 7);
+    assert_int_equal(copy.output_ids[2], INT32_MAX);
+    assert_int_equal(copy.remote_block_ids[0], 4);
+    kv_params_finish(&copy);
+    assert_int_equal(decode(&p, "{\"output_token_ids\":[]}", NULL), 0);
+    assert_int_equal(p.n_output, 0);
+    kv_params_finish(&p);
+}
+
 static void faults_name_the_member(void **state)
 {
     static const char *const rows[][2] = {
@@ -117,6 +139,9 @@ static void faults_name_the_member(void **state)
         { "{\"remote_ptp_size\":0}", "remote_ptp_size" },
         { "{\"remote_host\":true}", "remote_host" },
         { "{\"last_token_id\":-2}", "last_token_id" },
+        { "{\"output_token_ids\":7}", "output_token_ids" },
+        { "{\"output_token_ids\":[1,-1]}", "output_token_ids[1]" },
+        { "{\"output_token_ids\":[1,2147483648]}", "output_token_ids[1]" },
     };
     char text[400] = "{\"remote_engine_id\":\"";
     struct kv_params p;
@@ -140,6 +165,7 @@ int main(void)
         cmocka_unit_test(what_a_proxy_asks_of_decode_meanwhile),
         cmocka_unit_test(an_answer_survives_the_way_through_a_proxy),
         cmocka_unit_test(other_spellings_are_taken),
+        cmocka_unit_test(an_output_that_goes_on),
         cmocka_unit_test(faults_name_the_member),
     };
 
