@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -20,6 +21,7 @@ import client
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 START_TIMEOUT, STOP_TIMEOUT, IDLE_TIMEOUT = 60, 15, 15
+PORTS = 10000, 32000
 MODEL_NAME = "model"
 TINY = os.path.join(ROOT, "tests", "data", "golden", "models", "llama_tiny")
 
@@ -69,13 +71,15 @@ def demo_model():
 
 
 def free_ports(n):
-    """n ports that were free a moment ago, all different."""
+    """n ports that were free a moment ago, all different. They are below those that the kernel gives to whoever
+    does not care, or a server could have the port of one that is started after it."""
     with contextlib.ExitStack() as held:
         ports = []
-        for _ in range(n):
+        while len(ports) < n:
             s = held.enter_context(socket.socket())
-            s.bind((client.HOST, 0))
-            ports.append(s.getsockname()[1])
+            with contextlib.suppress(OSError):
+                s.bind((client.HOST, random.SystemRandom().randrange(*PORTS)))
+                ports.append(s.getsockname()[1])
         return ports
 
 
@@ -106,6 +110,7 @@ SANITIZER = re.compile(r"ERROR: (Address|Leak|Thread)Sanitizer|runtime error:|SU
 class Server:
     """One sluice process. `ports` are all that it listens on; the first is HTTP."""
     count = 0
+    prefix = ()  # a command that runs it: of another network namespace
 
     def __init__(self, name, ports, args, ready, env=None):
         self.name, self.ports, self.port, self.ready_path = name, ports, ports[0], ready
@@ -116,7 +121,7 @@ class Server:
     def start(self):
         env = {"OMP_NUM_THREADS": "1", **os.environ, **self.env}
         with open(self.log, "ab") as log:
-            self.child = subprocess.Popen([Config.sluice] + self.args, stdin=subprocess.DEVNULL,
+            self.child = subprocess.Popen([*self.prefix, Config.sluice] + self.args, stdin=subprocess.DEVNULL,
                                           stdout=log, stderr=log, env=env, preexec_fn=die_with_parent)
         return self
 

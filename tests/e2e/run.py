@@ -18,7 +18,8 @@ import harness
 HERE = os.path.dirname(os.path.abspath(__file__))
 SANITIZED = ["test_faults", "test_launch.Launch", "test_models.DeepseekV3MiniW8a8",
              "test_models.WithoutTokenizer", "test_operations.Stopping", "test_pd_equal.BlockSizes",
-             "test_pd_equal.PdEqual", "test_scheduler", "test_soak"]
+             "test_pd_equal.PdEqual", "test_ranks.Deaths", "test_ranks.Refused",
+             "test_scheduler", "test_soak"]
 
 
 class Lines(unittest.TestResult):

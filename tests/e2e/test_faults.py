@@ -24,11 +24,12 @@ SLOW_DECODE = ["--step-delay", 0.003]
 
 
 class FaultCase(E2E):
-    policy, p_args, d_args = "recompute", None, SLOW_DECODE
+    policy, p_args, d_args, proxy_args = "recompute", None, SLOW_DECODE, None
 
     @classmethod
     def setUpFleet(cls):
         fleet = harness.deployment(env=ENV, p_args=cls.p_args, d_args=cls.d_args,
+                                   proxy_args=cls.proxy_args,
                                    d_kv={"kv_load_failure_policy": cls.policy})
         cls.p, cls.d, cls.proxy = fleet.p, fleet.d, fleet.proxy
         ids = texts.corpus(cls.d.port)
@@ -226,6 +227,8 @@ class Policy(FaultCase):
 class ClientLeaves(FaultCase):
     """The client closes its socket at each phase: no block stays, and the next request works."""
     p_args = SLOW_PREFILL
+    # Else a D that stands still, or a machine that is busy, would end requests before their moment.
+    proxy_args = ["--disable-health-check"]
 
     def leave_when(self, prompt, n, moment):
         sock = client.send_only(self.proxy.port, "/v1/completions",

@@ -14,6 +14,7 @@ import test_admin  # noqa: E402,F401
 import test_errors  # noqa: E402,F401
 import test_flow  # noqa: E402,F401
 import test_stream  # noqa: E402,F401
+import test_together  # noqa: E402,F401
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--sluice", required=True, help="the program under test")
