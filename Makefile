@@ -36,7 +36,7 @@ bench: build ## measure kernels, engine and KV transfer; each prints a bound fro
 	@scripts/deps bench
 	@grep -q HAVE_DNNL $(BUILD)/build.ninja || \
 	    { meson configure --clearcache $(BUILD) && meson setup --reconfigure $(BUILD); } >/dev/null
-	@ninja -C $(BUILD) -j $(JOBS) bench/bench_coll bench/bench_compute bench/bench_gemm bench/bench_kv bench/bench_load
+	@ninja -C $(BUILD) -j $(JOBS) bench/bench_coll bench/bench_compute bench/bench_experts bench/bench_gemm bench/bench_kv bench/bench_load bench/bench_tp
 	@$(if $(MODEL),,scripts/deps model)
 	@scripts/bench
 
