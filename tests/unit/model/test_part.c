@@ -73,6 +73,7 @@ struct bed {
     struct model_options opt;
     struct load l;
     struct err e;
+    char gguf[128]; /* path of the file, which messages name */
 };
 
 static int make(void **state)
@@ -131,7 +132,6 @@ static void open_folder(struct bed *b, const char *says)
 /* A GGUF file of one matrix of random blocks. type: ggml's number. */
 static void open_gguf(struct bed *b, uint32_t rows, uint32_t cols, uint32_t type, enum k_type ours)
 {
-    char path[128];
     struct buf file;
     size_t bytes = k_type_bytes(ours, (uint64_t)rows * cols), from;
     FILE *f;
@@ -148,12 +148,12 @@ static void open_gguf(struct bed *b, uint32_t rows, uint32_t cols, uint32_t type
     for (size_t i = 1; i < bytes; i++)
         file.data[from + i] = (char)(file.data[from + i] & 0x2f);
     file.data[from] = 1;
-    snprintf(path, sizeof path, "%s/model.gguf", b->f.path);
-    f = fopen(path, "w");
+    snprintf(b->gguf, sizeof b->gguf, "%s/model.gguf", b->f.path);
+    f = fopen(b->gguf, "w");
     assert_true(f && fwrite(file.data, 1, file.len, f) == file.len && fclose(f) == 0);
     buf_finish(&file);
-    assert_int_equal(quant_open_gguf(&b->q, NULL, path, &b->e), 0);
-    if (weights_open_gguf(&b->w, path, &b->e) < 0)
+    assert_int_equal(quant_open_gguf(&b->q, NULL, b->gguf, &b->e), 0);
+    if (weights_open_gguf(&b->w, b->gguf, &b->e) < 0)
         fail_msg("%s", b->e.text);
     begin(b);
 }
