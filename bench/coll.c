@@ -8,21 +8,17 @@
  * itself, of an all-to-all it keeps half. A send is half of a round trip. Medians; both ranks and
  * memcpy use the same buffers again and again, as a step does. A figure is marked as noisy (*) if
  * other processes took the CPU in more than one round of ten. */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/status.h"
 #include "comm/group.h"
 #include "figures.h"
 #include "sys/clock.h"
+#include "two_ranks.h"
 
-#define RANKS       2
 #define MAX_BYTES   (16u << 20)
 #define MAX_ROUNDS  500
 #define MIN_ROUNDS  5
@@ -198,62 +194,38 @@ static size_t take_part(struct side *s, struct figure *f)
     return n;
 }
 
-static size_t live(uint32_t rank, int listen_fd, uint16_t port, struct figure *f)
-{
-    struct group_options o = { .rank = rank,
-                               .size = RANKS,
-                               .host = "127.0.0.1",
-                               .master_host = "127.0.0.1",
-                               .master_port = port,
-                               .listen_fd = listen_fd,
-                               .meet_seconds = 5,
-                               .op_seconds = 5,
-                               .scratch = MAX_BYTES + 4096 };
-    struct side s = { .x = calloc(1, MAX_BYTES), .y = calloc(1, MAX_BYTES) };
-    struct err e = { "" };
+struct results {
+    struct figure f[N_SIZES * (N_OPERATIONS + 1)];
     size_t n;
+};
 
-    alarm(LIMIT);
+static void live(void *arg, struct group *g, uint32_t rank)
+{
+    struct side s = { .g = g, .x = calloc(1, MAX_BYTES), .y = calloc(1, MAX_BYTES) };
+    struct results *r = arg;
+
+    (void)rank;
     if (!s.x || !s.y)
         die("out of memory");
     memset(s.x, 0, MAX_BYTES); /* pages of its own */
-    if (group_join(&s.g, &o, &e) < 0)
-        die(e.text);
-    n = take_part(&s, f);
-    group_leave(s.g);
+    r->n = take_part(&s, r->f);
     free(s.x);
     free(s.y);
-    return n;
 }
 
 int main(int argc, char **argv)
 {
     const char *json = argc == 3 && strcmp(argv[1], "--json") == 0 ? argv[2] : NULL;
-    struct figure f[N_SIZES * (N_OPERATIONS + 1)];
-    struct err e = { "" };
-    uint16_t port;
-    size_t n;
-    int fd;
-    pid_t pid;
+    static struct results r;
+    const struct figure *f = r.f;
 
     if (argc > 1 && !json)
         die("usage: coll [--json FILE]");
-    if (group_listen(&fd, &port, "127.0.0.1", 0, &e) < 0)
-        die(e.text);
-    if ((pid = fork()) < 0)
-        die("cannot start a process");
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(fd);
-        live(1, -1, port, f);
-        _exit(0);
-    }
-    n = live(0, fd, port, f);
-    waitpid(pid, NULL, 0);
+    two_ranks(MAX_BYTES + 4096, LIMIT, live, &r);
     printf("%-16s %8s  %10s\n", "two ranks", "GB/s", "of memcpy");
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < r.n; i++)
         printf("%-16s %8.3f%c %10.3f\n", f[i].name, f[i].value, f[i].noisy ? '*' : ' ', f[i].ratio);
-    if (json && figures_write(json, f, n) < 0)
+    if (json && figures_write(json, r.f, r.n) < 0)
         die("cannot write the JSON file");
     return 0;
 }

@@ -7,13 +7,10 @@
  * The three take turns, step by step, and compute the same bits; medians, in rows a second of one
  * process. Each process has one thread (OMP_NUM_THREADS changes that). A figure is marked as noisy
  * (*) if other processes took the CPU in more than one step of ten. */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/rand.h"
@@ -23,8 +20,8 @@
 #include "kv/layout.h"
 #include "model/model.h"
 #include "sys/clock.h"
+#include "two_ranks.h"
 
-#define RANKS      2
 #define STEPS      11
 #define WARM_STEPS 2
 #define BLOCK      16
@@ -176,39 +173,33 @@ static void measure(struct times *t, struct bed beds[KINDS], struct group *g)
     t->noisy = times_displaced() - before > KINDS * STEPS / 10;
 }
 
-static void live(uint32_t rank, int listen_fd, uint16_t port, const char *path, uint32_t rows,
-                 struct times *t)
+struct bench {
+    const char *path;
+    uint32_t rows;
+    struct times t;
+};
+
+static void live(void *arg, struct group *g, uint32_t rank)
 {
-    const struct group_options o = { .rank = rank,
-                                     .size = RANKS,
-                                     .host = "127.0.0.1",
-                                     .master_host = "127.0.0.1",
-                                     .master_port = port,
-                                     .listen_fd = listen_fd,
-                                     .meet_seconds = 60,
-                                     .op_seconds = 60 };
     const struct k_options ko = { .threads = getenv("OMP_NUM_THREADS") ? 0 : 1 };
-    struct model_peers peers = { .exchange = exchange };
+    struct model_peers peers = { .arg = g, .exchange = exchange };
     struct model_part part = { .ep_rank = rank, .ep_size = RANKS, .peers = &peers };
     struct bed beds[KINDS] = { 0 };
+    struct bench *b = arg;
     struct kernels *k;
-    struct group *g;
     struct err e = { "" };
 
-    alarm(LIMIT);
-    if (kernels_open(&k, &ko, &e) < 0 || group_join(&g, &o, &e) < 0)
+    if (kernels_open(&k, &ko, &e) < 0)
         die(e.text);
-    peers.arg = g;
     if (rank == 0)
-        bed_open(&beds[ALONE], k, path, (struct model_part){ 0 }, rows, rank);
-    bed_open(&beds[SHARED], k, path, part, rows, rank);
+        bed_open(&beds[ALONE], k, b->path, (struct model_part){ 0 }, b->rows, rank);
+    bed_open(&beds[SHARED], k, b->path, part, b->rows, rank);
     part.overlap_shared_expert = true;
-    bed_open(&beds[OVERLAPPED], k, path, part, rows, rank);
-    measure(t, beds, g);
+    bed_open(&beds[OVERLAPPED], k, b->path, part, b->rows, rank);
+    measure(&b->t, beds, g);
     check_same(&beds[SHARED], &beds[OVERLAPPED]);
     if (rank == 0)
         check_same(&beds[ALONE], &beds[SHARED]);
-    group_leave(g);
 }
 
 /* ---- what is said ---- */
@@ -247,12 +238,8 @@ static void report(struct times *t, uint32_t rows, const char *json)
 int main(int argc, char **argv)
 {
     const char *json = NULL, *usage = "usage: experts MODEL [--rows N] [--json FILE]";
-    static struct times t;
-    struct err e = { "" };
+    static struct bench b;
     unsigned long rows = 256;
-    uint16_t port;
-    pid_t pid;
-    int fd;
 
     if (argc < 2 || argc % 2)
         die(usage);
@@ -266,18 +253,9 @@ int main(int argc, char **argv)
     }
     if (rows < 1 || rows > K_MAX_TOKENS)
         die("--rows is out of range");
-    if (group_listen(&fd, &port, "127.0.0.1", 0, &e) < 0)
-        die(e.text);
-    if ((pid = fork()) < 0)
-        die("cannot start a process");
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(fd);
-        live(1, -1, port, argv[1], (uint32_t)rows, &t);
-        _exit(0);
-    }
-    live(0, fd, port, argv[1], (uint32_t)rows, &t);
-    waitpid(pid, NULL, 0);
-    report(&t, (uint32_t)rows, json);
+    b.path = argv[1];
+    b.rows = (uint32_t)rows;
+    two_ranks(0, LIMIT, live, &b);
+    report(&b.t, b.rows, json);
     return 0;
 }

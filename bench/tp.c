@@ -8,13 +8,10 @@
  * Rounds of both ways alternate; figures are medians of rank 0. "waiting" is the share of a step that
  * it spends in exchanges, the wait for the other rank included. A figure is marked as noisy if its
  * process waited for the CPU. */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/status.h"
@@ -22,8 +19,8 @@
 #include "figures.h"
 #include "model/model.h"
 #include "sys/clock.h"
+#include "two_ranks.h"
 
-#define RANKS  2
 #define ROWS   256 /* of a prompt's step */
 #define BLOCK  (ROWS + KV_GROUP)
 #define ROUNDS 9
@@ -217,68 +214,49 @@ static size_t report(const struct times *t, uint32_t n, struct figure *f)
     return count;
 }
 
-static size_t live(uint32_t rank, int listen_fd, uint16_t port, const char *path, struct figure *f)
+struct results {
+    const char *path;
+    struct figure f[4 * WAYS];
+    size_t n;
+};
+
+static void live(void *arg, struct group *g, uint32_t rank)
 {
-    struct group_options o = { .rank = rank,
-                               .size = RANKS,
-                               .host = "127.0.0.1",
-                               .master_host = "127.0.0.1",
-                               .master_port = port,
-                               .listen_fd = listen_fd,
-                               .meet_seconds = 30,
-                               .op_seconds = 120,
-                               .scratch = (size_t)64 << 20 };
     struct k_options ko = { .threads = 1 };
-    struct side s = { .peers = { .arg = &s,
+    struct side s = { .g = g,
+                      .peers = { .arg = &s,
                                  .all_reduce = all_reduce,
                                  .reduce_scatter = reduce_scatter,
                                  .all_gather = all_gather } };
+    struct results *r = arg;
     struct times t;
     struct err e = { "" };
-    size_t n;
 
-    alarm(LIMIT);
-    if (group_join(&s.g, &o, &e) < 0 || kernels_open(&s.k, &ko, &e) < 0)
+    if (kernels_open(&s.k, &ko, &e) < 0)
         die(e.text);
     for (enum way way = ALONE; way < WAYS; way++)
         if (way != ALONE || rank == 0)
-            open_bed(&s, way, path);
+            open_bed(&s, way, r->path);
     measure(&s, &t, 0, ROWS);
-    n = report(&t, ROWS, f);
+    r->n = report(&t, ROWS, r->f);
     measure(&s, &t, ROWS, 1);
-    n += report(&t, 1, f + n);
-    group_leave(s.g);
-    return n;
+    r->n += report(&t, 1, r->f + r->n);
 }
 
 int main(int argc, char **argv)
 {
     const char *json = argc == 4 && strcmp(argv[2], "--json") == 0 ? argv[3] : NULL;
-    struct figure f[4 * WAYS];
-    struct err e = { "" };
-    uint16_t port;
-    size_t n;
-    int fd;
-    pid_t pid;
+    static struct results r;
+    const struct figure *f = r.f;
 
     if (argc != 2 && !json)
         die("usage: tp MODEL [--json FILE]");
-    if (group_listen(&fd, &port, "127.0.0.1", 0, &e) < 0)
-        die(e.text);
-    if ((pid = fork()) < 0)
-        die("cannot start a process");
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(fd);
-        live(1, -1, port, argv[1], f);
-        _exit(0);
-    }
-    n = live(0, fd, port, argv[1], f);
-    waitpid(pid, NULL, 0);
-    for (size_t i = 0; i < n; i++)
+    r.path = argv[1];
+    two_ranks((size_t)64 << 20, LIMIT, live, &r);
+    for (size_t i = 0; i < r.n; i++)
         printf("%-32s %10.3f%c %-12s %6.3f %s%s\n", f[i].name, f[i].value, f[i].noisy ? '*' : ' ',
                f[i].unit, f[i].ratio, f[i].ratio > 0 ? "of " : "", f[i].against);
-    if (json && figures_write(json, f, n) < 0)
+    if (json && figures_write(json, r.f, r.n) < 0)
         die("cannot write the JSON file");
     return 0;
 }

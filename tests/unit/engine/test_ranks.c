@@ -806,7 +806,9 @@ static int run_here(const char *name)
                                      .initial_state = (void *)(uintptr_t)name };
     const struct CMUnitTest tests[] = { test };
 
-    return cmocka_run_group_tests(tests, getenv("SLUICE_CACHE_DIR") ? NULL : make_cache, NULL);
+    if (getenv("SLUICE_CACHE_DIR")) /* of the run of all cases */
+        return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_cache, remove_cache);
 }
 
 static void run_case(void **state)
